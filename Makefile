@@ -1,0 +1,35 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := requirements.lock requirements-dev.lock
+
+.PHONY: setup demo up test test-all check format
+
+setup: $(VENV)/.complete
+
+$(VENV)/.complete: $(LOCKS) pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --no-deps $(addprefix -r ,$(LOCKS))
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/python -m deploy.demo
+
+up: setup
+	$(BIN)/python -m deploy.demo --serve
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: check
+	$(BIN)/python -m pytest
+
+test-all: check
+	$(BIN)/python -m pytest -m "slow or not slow"

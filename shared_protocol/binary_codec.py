@@ -1,0 +1,280 @@
+"""The binary form of a request: the safetensors container.
+
+An 8-byte little-endian length, a JSON header, and the raw bytes of the tensors. The request's
+JSON rides in the header's ``__metadata__.request``, with a tensor's name in place of the tensor;
+``token_ids`` and the ``is_embed`` masks are tensors too. Framing copies each tensor once, reading
+copies none: the tensors of a decoded request lie in the buffer it was decoded from.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from shared_protocol.errors import InvalidRequest
+from shared_protocol.item_codec import pack_item, unpack_item
+from shared_protocol.items import MultiModalItem
+from shared_protocol.json_codec import invalid_member
+from shared_protocol.placeholders import PlaceholderRange
+from shared_protocol.request import Features, GenerateRequest, check_request
+from shared_protocol.tensors import DTYPE_SIZES, Buffer, TensorRef, checked_tensor
+
+BINARY_CONTENT_TYPE: Final = "application/vnd.tandem.generate+safetensors"
+
+SAFETENSORS_DTYPES: Final[dict[str, str]] = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+"""torch's dtype names to safetensors' own."""
+
+_TORCH_DTYPES: Final = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items()}
+
+_ALIGNMENT: Final = 8
+"""Tensors begin at multiples of this, so that any dtype can be viewed where it lies."""
+
+_TOKEN_IDS: Final = "token_ids"
+
+
+def encode_binary(request: GenerateRequest) -> bytes:
+    tensors: dict[str, TensorRef] = {}
+    names: dict[int, str] = {}
+    for name, tensor in _named_tensors(request):
+        # The same image twice is one object: its bytes travel once.
+        if names.setdefault(id(tensor), name) == name:
+            tensors[name] = tensor
+    document = msgspec.json.encode(
+        _without_bulk(request), enc_hook=lambda value: _encode_custom(value, names)
+    )
+    header: dict[str, Any] = {"__metadata__": {"request": document.decode()}}
+    parts: list[Buffer] = []
+    offset = 0
+    # Wide dtypes first: then each tensor is aligned to its own size without gaps, which
+    # safetensors does not allow.
+    for name, tensor in sorted(tensors.items(), key=lambda named: -DTYPE_SIZES[named[1].dtype]):
+        end = offset + tensor.nbytes
+        header[name] = {
+            "dtype": SAFETENSORS_DTYPES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": (offset, end),
+        }
+        parts.append(tensor.data)
+        offset = end
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % _ALIGNMENT)
+    return b"".join((struct.pack("<Q", len(encoded)), encoded, *parts))
+
+
+def decode_binary(body: Buffer) -> GenerateRequest:
+    """Parse and check a binary body; the tensors refer to `body`, which must not change.
+
+    Raises:
+        InvalidRequest: for a body that is not a safetensors container, or not a request.
+    """
+    document, tensors = read_container(memoryview(body))
+    taken = _Taken(tensors)
+    try:
+        request = msgspec.json.decode(document, type=GenerateRequest, dec_hook=taken.decode_custom)
+    except msgspec.ValidationError as error:
+        raise invalid_member(error) from error
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request in the container is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("The request is nested too deeply") from error
+    request = _with_bulk(request, taken)
+    if unnamed := tensors.keys() - taken.names:
+        raise InvalidRequest(f"Tensors that nothing names: {', '.join(sorted(unnamed)[:5])}")
+    return check_request(request)
+
+
+class _Taken:
+    """The tensors of a container, and which of them the request has named so far."""
+
+    def __init__(self, tensors: dict[str, TensorRef]) -> None:
+        self._tensors = tensors
+        self.names: set[str] = set()
+
+    def find(self, name: str) -> TensorRef | None:
+        self.names.add(name)
+        return self._tensors.get(name)
+
+    def take(self, name: str) -> TensorRef:
+        tensor = self.find(name)
+        if tensor is None:
+            raise InvalidRequest(f"The container holds no tensor {name!r}", param=name)
+        return tensor
+
+    def decode_custom(self, kind: type, value: Any) -> Any:
+        if kind is MultiModalItem:
+            return unpack_item(value, self._unpack_tensor, param="features.kwargs_data")
+        if not isinstance(value, str):
+            raise InvalidRequest("a tensor is named by a string", param="prompt_embeds.tensors")
+        return self.take(value)
+
+    def _unpack_tensor(self, value: Any, param: str) -> TensorRef | None:
+        return self.take(value) if isinstance(value, str) else None
+
+
+def read_container(body: memoryview) -> tuple[str, dict[str, TensorRef]]:
+    """Split a safetensors container into the request's JSON and its tensors by name."""
+    if len(body) < 8:
+        raise InvalidRequest("The body is shorter than a safetensors header")
+    (header_length,) = struct.unpack("<Q", body[:8])
+    if header_length > len(body) - 8:
+        raise InvalidRequest(
+            f"The header is said to have {header_length} bytes, the body has {len(body) - 8}"
+        )
+    try:
+        header = msgspec.json.decode(body[8 : 8 + header_length])
+        document = header.pop("__metadata__")["request"]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The safetensors header is not JSON: {error}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InvalidRequest("The safetensors header has no __metadata__.request") from error
+    if not isinstance(document, str):
+        raise InvalidRequest("The safetensors header has no __metadata__.request")
+    return document, _read_tensors(header, body[8 + header_length :])
+
+
+def _read_tensors(header: dict[str, Any], data: memoryview) -> dict[str, TensorRef]:
+    tensors = {}
+    spans = []
+    for name, entry in header.items():
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise InvalidRequest(f"{name}: a tensor has dtype, shape and data_offsets", param=name)
+        offsets = entry["data_offsets"]
+        if (
+            not isinstance(offsets, list)
+            or len(offsets) != 2
+            or not all(type(offset) is int for offset in offsets)
+            or not 0 <= offsets[0] <= offsets[1] <= len(data)
+        ):
+            raise InvalidRequest(f"{name}: data_offsets lie outside the body", param=name)
+        begin, end = offsets
+        dtype = entry["dtype"]
+        tensors[name] = checked_tensor(
+            _TORCH_DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype,
+            entry["shape"],
+            data[begin:end],
+            param=name,
+        )
+        spans.append((begin, end))
+    _check_spans(spans, len(data))
+    return tensors
+
+
+def _check_spans(spans: list[tuple[int, int]], length: int) -> None:
+    position = 0
+    for begin, end in sorted(spans):
+        if begin != position:
+            raise InvalidRequest("The tensors' bytes overlap or leave a gap")
+        position = end
+    if position != length:
+        raise InvalidRequest(f"{length - position} bytes follow the last tensor")
+
+
+def _named_tensors(request: GenerateRequest) -> Iterator[tuple[str, TensorRef]]:
+    ids = array("i", request.token_ids)
+    yield _TOKEN_IDS, TensorRef("int32", (len(ids),), memoryview(ids).cast("B"))
+    if request.prompt_embeds is not None:
+        for index, tensor in enumerate(request.prompt_embeds.tensors):
+            yield f"prompt_embeds/{index}", tensor
+    if request.features is None:
+        return
+    for modality, index, placeholder in _placeholders(request.features):
+        if placeholder.is_embed is not None:
+            mask = bytes(placeholder.is_embed)
+            yield _mask_name(modality, index), TensorRef("bool", (len(mask),), mask)
+    yield from _item_tensors("", request.features.kwargs_data)
+    yield from _item_tensors("metadata/", request.features.mm_metadata)
+
+
+def _item_tensors(
+    prefix: str, data: dict[str, list[MultiModalItem | None]] | None
+) -> Iterator[tuple[str, TensorRef]]:
+    for modality, items in (data or {}).items():
+        for index, item in enumerate(items):
+            for path, tensor in () if item is None else item.tensors():
+                yield f"{prefix}{modality}/{index}/{path}", tensor
+
+
+def _placeholders(features: Features) -> Iterator[tuple[str, int, PlaceholderRange]]:
+    for modality, placeholders in features.mm_placeholders.items():
+        for index, placeholder in enumerate(placeholders):
+            yield modality, index, placeholder
+
+
+def _mask_name(modality: str, index: int) -> str:
+    return f"placeholder/{modality}/{index}/is_embed"
+
+
+def _without_bulk(request: GenerateRequest) -> GenerateRequest:
+    """The request without the lists that travel as tensors."""
+    features = request.features
+    if features is not None:
+        features = msgspec.structs.replace(
+            features,
+            mm_placeholders={
+                modality: [
+                    PlaceholderRange(placeholder.offset, placeholder.length)
+                    for placeholder in placeholders
+                ]
+                for modality, placeholders in features.mm_placeholders.items()
+            },
+        )
+    return msgspec.structs.replace(request, token_ids=[], features=features)
+
+
+def _with_bulk(request: GenerateRequest, taken: _Taken) -> GenerateRequest:
+    """The request with the lists that travelled as tensors."""
+    ids = taken.take(_TOKEN_IDS)
+    if ids.dtype != "int32" or len(ids.shape) != 1:
+        raise InvalidRequest("token_ids must be an I32 tensor of one dimension", param=_TOKEN_IDS)
+    token_ids = array("i")
+    token_ids.frombytes(ids.data)
+    features = request.features
+    if features is not None:
+        features = msgspec.structs.replace(
+            features,
+            mm_placeholders={
+                modality: [
+                    _with_mask(placeholder, taken.find(_mask_name(modality, index)))
+                    for index, placeholder in enumerate(placeholders)
+                ]
+                for modality, placeholders in features.mm_placeholders.items()
+            },
+        )
+    return msgspec.structs.replace(request, token_ids=token_ids.tolist(), features=features)
+
+
+def _with_mask(placeholder: PlaceholderRange, mask: TensorRef | None) -> PlaceholderRange:
+    if mask is None:
+        return placeholder
+    data = bytes(mask.data)
+    if mask.dtype != "bool" or len(mask.shape) != 1 or data.strip(b"\0\1"):
+        raise InvalidRequest(
+            "is_embed must be a BOOL tensor of one dimension", param="features.mm_placeholders"
+        )
+    return msgspec.structs.replace(placeholder, is_embed=[byte == 1 for byte in data])
+
+
+def _encode_custom(value: Any, names: dict[int, str]) -> Any:
+    if isinstance(value, MultiModalItem):
+        return pack_item(value, lambda tensor: names[id(tensor)])
+    if isinstance(value, TensorRef):
+        return names[id(value)]
+    raise TypeError(f"{type(value).__name__} does not cross the wire")

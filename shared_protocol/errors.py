@@ -1,0 +1,102 @@
+"""The tree of errors that both services answer with.
+
+The body is vLLM's: ``{"error": {"message", "type", "param", "code"}}``, where ``code`` is the
+HTTP status.
+"""
+
+from typing import Any, ClassVar
+
+
+class TandemError(Exception):
+    """An error that a client may read: its message leaks nothing of the host."""
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "InternalServerError"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    def details(self) -> dict[str, Any]:
+        """Members of the error object beside the four that every error has."""
+        return {}
+
+    def body(self) -> dict[str, Any]:
+        error = {
+            "message": self.message,
+            "type": self.error_type,
+            "param": self.param,
+            "code": self.status,
+        }
+        return {"error": error | self.details()}
+
+
+class InternalError(TandemError):
+    """A fault of ours. The cause goes to the log, never to the client."""
+
+
+class InvalidRequest(TandemError):
+    status = 400
+    error_type = "BadRequestError"
+
+
+class UnsupportedVersion(InvalidRequest):
+    """The peer speaks another major version of the wire."""
+
+
+class Unauthorized(TandemError):
+    status = 401
+    error_type = "AuthenticationError"
+
+
+class UnknownModel(TandemError):
+    status = 404
+    error_type = "NotFoundError"
+
+
+class MissingFeatures(TandemError):
+    """Items were referred to by hash that this replica does not hold; send them along."""
+
+    status = 409
+    error_type = "ConflictError"
+
+    def __init__(self, hashes: list[str]) -> None:
+        super().__init__(
+            f"{len(hashes)} multimodal item(s) are referred to by a hash that is not held here; "
+            "send them with their data.",
+            param="features.kwargs_data",
+        )
+        self.hashes = hashes
+
+    def details(self) -> dict[str, Any]:
+        return {"missing_hashes": self.hashes}
+
+
+class PayloadTooLarge(TandemError):
+    status = 413
+    error_type = "PayloadTooLargeError"
+
+
+class ReplicaFailed(TandemError):
+    """A replica took the request and was lost before it answered; it is not sent again."""
+
+    status = 502
+    error_type = "BadGatewayError"
+
+
+class Unavailable(TandemError):
+    """Nobody took the request: trying again later, or elsewhere, is safe."""
+
+    status = 503
+    error_type = "ServiceUnavailableError"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}

@@ -1,0 +1,37 @@
+"""What a generate replica says of itself, and what the render tier compares."""
+
+from typing import Final
+
+import msgspec
+
+from shared_protocol.request import PROTOCOL_VERSION
+
+INFO_PATH: Final = "/inference/v1/info"
+
+
+class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts on which both tiers must agree for a request to mean the same on both.
+
+    Attributes:
+        architecture: the first of the checkpoint's architectures.
+        dtype: the model's dtype, by torch's name.
+        structured_outputs_backend: as configured, before "auto" is resolved.
+    """
+
+    model: str
+    served_model_names: list[str]
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    max_model_len: int
+    dtype: str
+    enable_prompt_embeds: bool
+    max_logprobs: int
+    max_num_seqs: int
+    runner_type: str
+    supported_tasks: list[str]
+    generation_config: str
+    structured_outputs_backend: str
+    reasoning_parser: str
+    vllm_version: str
+    protocol_version: str = PROTOCOL_VERSION
