@@ -46,6 +46,8 @@ def declare_torchvision_operators() -> None:
     package = importlib.util.find_spec("torchvision")
     if torch.version.cuda or package is None or _load_compiled_part(package):
         return
+    if hasattr(torch.ops.torchvision, "nms"):
+        return  # declared before, by a second entry point or a torch imported anew
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         library.define(name + _NMS_SIGNATURE)  # type: ignore[no-untyped-call]

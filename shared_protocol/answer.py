@@ -59,7 +59,7 @@ class PrefillStats(msgspec.Struct, frozen=True, omit_defaults=True):
     num_cache_creation_tokens: int = 0
 
 
-class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="d"):
+class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="d"):
     """What one choice gained in one engine step.
 
     Attributes:
@@ -91,7 +91,7 @@ class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="d"):
         return self.finish_reason is not None
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True, tag="f"):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="f"):
     """The end of a stream that cannot go on; nothing follows it."""
 
     message: str

@@ -7,7 +7,6 @@ copies none: the tensors of a decoded request lie in the buffer it was decoded f
 """
 
 import struct
-from array import array
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import msgspec
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.item_codec import pack_item, unpack_item
 from shared_protocol.items import MultiModalItem
-from shared_protocol.json_codec import invalid_member
+from shared_protocol.json_codec import parse_request
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import Features, GenerateRequest, check_request
 from shared_protocol.tensors import DTYPE_SIZES, Buffer, TensorRef, checked_tensor
@@ -87,15 +86,7 @@ def decode_binary(body: Buffer) -> GenerateRequest:
     """
     document, tensors = read_container(memoryview(body))
     taken = _Taken(tensors)
-    try:
-        request = msgspec.json.decode(document, type=GenerateRequest, dec_hook=taken.decode_custom)
-    except msgspec.ValidationError as error:
-        raise invalid_member(error) from error
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The request in the container is not JSON: {error}") from error
-    except RecursionError as error:
-        raise InvalidRequest("The request is nested too deeply") from error
-    request = _with_bulk(request, taken)
+    request = _with_bulk(parse_request(document, taken.decode_custom), taken)
     if unnamed := tensors.keys() - taken.names:
         raise InvalidRequest(f"Tensors that nothing names: {', '.join(sorted(unnamed)[:5])}")
     return check_request(request)
@@ -141,7 +132,7 @@ def read_container(body: memoryview) -> tuple[str, dict[str, TensorRef]]:
     try:
         header = msgspec.json.decode(body[8 : 8 + header_length])
         document = header.pop("__metadata__")["request"]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"The safetensors header is not JSON: {error}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise InvalidRequest("The safetensors header has no __metadata__.request") from error
@@ -188,8 +179,9 @@ def _check_spans(spans: list[tuple[int, int]], length: int) -> None:
 
 
 def _named_tensors(request: GenerateRequest) -> Iterator[tuple[str, TensorRef]]:
-    ids = array("i", request.token_ids)
-    yield _TOKEN_IDS, TensorRef("int32", (len(ids),), memoryview(ids).cast("B"))
+    count = len(request.token_ids)
+    ids = struct.pack(f"<{count}i", *request.token_ids)
+    yield _TOKEN_IDS, TensorRef("int32", (count,), ids)
     if request.prompt_embeds is not None:
         for index, tensor in enumerate(request.prompt_embeds.tensors):
             yield f"prompt_embeds/{index}", tensor
@@ -244,8 +236,13 @@ def _with_bulk(request: GenerateRequest, taken: _Taken) -> GenerateRequest:
     ids = taken.take(_TOKEN_IDS)
     if ids.dtype != "int32" or len(ids.shape) != 1:
         raise InvalidRequest("token_ids must be an I32 tensor of one dimension", param=_TOKEN_IDS)
-    token_ids = array("i")
-    token_ids.frombytes(ids.data)
+    if request.token_ids:
+        raise InvalidRequest("token_ids is in the JSON and a tensor as well", param=_TOKEN_IDS)
+    token_ids = list(struct.unpack(f"<{ids.shape[0]}i", ids.data))
+    lowest = min(token_ids, default=0)
+    if lowest < 0:
+        param = f"{_TOKEN_IDS}[{token_ids.index(lowest)}]"
+        raise InvalidRequest(f"{param} is {lowest}, ids are not negative", param=param)
     features = request.features
     if features is not None:
         features = msgspec.structs.replace(
@@ -258,18 +255,21 @@ def _with_bulk(request: GenerateRequest, taken: _Taken) -> GenerateRequest:
                 for modality, placeholders in features.mm_placeholders.items()
             },
         )
-    return msgspec.structs.replace(request, token_ids=token_ids.tolist(), features=features)
+    return msgspec.structs.replace(request, token_ids=token_ids, features=features)
 
 
 def _with_mask(placeholder: PlaceholderRange, mask: TensorRef | None) -> PlaceholderRange:
     if mask is None:
         return placeholder
-    data = bytes(mask.data)
-    if mask.dtype != "bool" or len(mask.shape) != 1 or data.strip(b"\0\1"):
+    if placeholder.is_embed is not None:
+        raise InvalidRequest(
+            "is_embed is in the JSON and a tensor as well", param="features.mm_placeholders"
+        )
+    if mask.dtype != "bool" or len(mask.shape) != 1:
         raise InvalidRequest(
             "is_embed must be a BOOL tensor of one dimension", param="features.mm_placeholders"
         )
-    return msgspec.structs.replace(placeholder, is_embed=[byte == 1 for byte in data])
+    return msgspec.structs.replace(placeholder, is_embed=[byte == 1 for byte in mask.data])
 
 
 def _encode_custom(value: Any, names: dict[int, str]) -> Any:

@@ -4,7 +4,10 @@ The body is vLLM's: ``{"error": {"message", "type", "param", "code"}}``, where `
 HTTP status.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+MAX_MESSAGE_LENGTH: Final = 1000
+"""Messages quote what a client sent, which may be as long as a body."""
 
 
 class TandemError(Exception):
@@ -14,9 +17,9 @@ class TandemError(Exception):
     error_type: ClassVar[str] = "InternalServerError"
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _shortened(message)
+        self.param = None if param is None else _shortened(param)
+        super().__init__(self.message)
 
     def headers(self) -> dict[str, str]:
         return {}
@@ -33,6 +36,10 @@ class TandemError(Exception):
             "code": self.status,
         }
         return {"error": error | self.details()}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}..."
 
 
 class InternalError(TandemError):

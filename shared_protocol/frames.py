@@ -48,6 +48,6 @@ class FrameReader:
             del self._buffer[:end]
             try:
                 frame = _decoder.decode(payload)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise BrokenStream(f"not a frame: {error}") from error
             yield frame

@@ -4,6 +4,7 @@ An element is ``{"data": ..., "field": [kind, arguments]}``. How a tensor looks 
 own affair: it passes a function for that.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -56,8 +57,8 @@ def unpack_item(
         raise InvalidRequest(f"{param}: an item is a non-empty map of elements", param=param)
     elements = {}
     for key, element in members.items():
-        if not isinstance(key, str) or not key:
-            raise InvalidRequest(f"{param}: element names are non-empty strings", param=param)
+        if not isinstance(key, str) or not key.isidentifier():
+            raise InvalidRequest(f"{param}: element names are identifiers", param=param)
         elements[key] = _unpack_element(element, unpack_tensor, f"{param}.{key}")
     return MultiModalItem(elements)
 
@@ -67,6 +68,9 @@ def _pack_nested(data: NestedTensor | None, pack_tensor: Callable[[TensorRef], A
         return pack_tensor(data)
     if isinstance(data, list):
         return [_pack_nested(member, pack_tensor) for member in data]
+    if data is not None and not math.isfinite(data):
+        # JSON would make null of it.
+        raise ValueError(f"the number {data} does not cross the wire")
     return data
 
 
@@ -105,9 +109,11 @@ def _unpack_nested(
             _unpack_nested(member, unpack_tensor, f"{param}[{index}]", depth - 1)
             for index, member in enumerate(data)
         ]
-    if type(data) is int or type(data) is float:
+    if type(data) is float and math.isfinite(data):
         return data
-    raise InvalidRequest(f"{param}: expected a tensor, a number or a list", param=param)
+    if type(data) is int and -(2**63) <= data < 2**63:
+        return data
+    raise InvalidRequest(f"{param}: expected a tensor, a finite number or a list", param=param)
 
 
 def _unpack_field(field: Any, param: str) -> ItemField:

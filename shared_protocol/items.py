@@ -5,7 +5,7 @@ a batch are put together.
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias, Union
+from typing import Annotated, TypeAlias, Union
 
 import msgspec
 
@@ -14,7 +14,10 @@ from shared_protocol.tensors import TensorRef
 NestedTensor: TypeAlias = Union[TensorRef, int, float, list["NestedTensor"]]  # noqa: UP007
 """A tensor, a number (some processors pass one), or a ragged list of those."""
 
-SliceBounds: TypeAlias = list[int | None]
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What msgpack and torch can hold; JSON could say more."""
+
+SliceBounds: TypeAlias = list[Int64 | None]
 """start, stop and step of a Python slice."""
 
 
@@ -30,8 +33,8 @@ class FlatField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With ``dim == 0`` a slice is one `SliceBounds`, otherwise a list of them, one a dimension.
     """
 
-    slices: list[list[int | SliceBounds | None]]
-    dim: int = 0
+    slices: list[list[Int64 | SliceBounds | None]]
+    dim: Int64 = 0
     keep_on_cpu: bool = False
 
     def __post_init__(self) -> None:
@@ -44,7 +47,7 @@ class FlatField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SharedField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One value for every item of the batch."""
 
-    batch_size: int
+    batch_size: Int64
     keep_on_cpu: bool = False
 
 

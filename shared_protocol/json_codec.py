@@ -5,6 +5,7 @@ A multimodal item travels as vLLM writes it: base64 of a msgpack map, in which a
 """
 
 import binascii
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,8 @@ import msgspec
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.item_codec import pack_item, unpack_item
 from shared_protocol.items import MultiModalItem
-from shared_protocol.request import GenerateRequest, check_request
-from shared_protocol.tensors import TensorRef, checked_tensor
+from shared_protocol.request import GenerateRequest, check_request, check_version
+from shared_protocol.tensors import Buffer, TensorRef, checked_tensor
 
 JSON_CONTENT_TYPE: Final = "application/json"
 
@@ -25,21 +26,34 @@ def encode_json(request: GenerateRequest) -> bytes:
     return msgspec.json.encode(request, enc_hook=_encode_custom)
 
 
-def decode_json(body: bytes) -> GenerateRequest:
+def decode_json(body: Buffer) -> GenerateRequest:
     """Parse and check a JSON body.
 
     Raises:
         InvalidRequest: for a body that is not JSON, or not a request; ``param`` names the member.
     """
+    return check_request(parse_request(body, _decode_custom))
+
+
+def parse_request(
+    document: bytes | str, decode_custom: Callable[[type, Any], Any]
+) -> GenerateRequest:
+    """Parse a request's JSON, whose items and tensors `decode_custom` reads.
+
+    A request that does not parse may be of another version, which then is what to say of it.
+    """
     try:
-        request = msgspec.json.decode(body, type=GenerateRequest, dec_hook=_decode_custom)
+        return msgspec.json.decode(document, type=GenerateRequest, dec_hook=decode_custom)
+    except InvalidRequest:
+        check_version(document)
+        raise
     except msgspec.ValidationError as error:
+        check_version(document)
         raise invalid_member(error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The body is not JSON: {error}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request is not JSON: {error}") from error
     except RecursionError as error:
-        raise InvalidRequest("The body is nested too deeply") from error
-    return check_request(request)
+        raise InvalidRequest("The request is nested too deeply") from error
 
 
 def invalid_member(error: msgspec.ValidationError) -> InvalidRequest:

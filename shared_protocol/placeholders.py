@@ -57,8 +57,8 @@ def check_placeholder(placeholder: PlaceholderRange, prompt_length: int, *, para
         )
     if placeholder.end > prompt_length:
         raise InvalidRequest(
-            f"{param}: the range ends at {placeholder.end}, the prompt has {prompt_length} "
-            "token ids",
+            f"{param}: {placeholder.length} positions from {placeholder.offset} on do not fit a "
+            f"prompt of {prompt_length} token ids",
             param=param,
         )
     mask = placeholder.is_embed

@@ -6,8 +6,9 @@ those after it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,9 @@ PROTOCOL_VERSION: Final = "1.0"
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 """vLLM keeps token ids in int32 tensors."""
+
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+"""Its bounds are checked while JSON is parsed; a pass over the list would cost more."""
 
 
 class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,11 +82,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             embeddings are zeroed by the render tier.
         sampling_params: vLLM's own fields by name, those that differ from vLLM's defaults or
             that the client set.
-        arrival_time: seconds since the epoch at which render took the request.
     """
 
     request_id: str
-    token_ids: list[int]
+    token_ids: list[TokenId]
     sampling_params: dict[str, Any]
     token_offsets: list[tuple[int, int]] | None = None
     features: Features | None = None
@@ -105,7 +108,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     session_id: str | None = None
     kv_hints: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
-    arrival_time: float | None = None
 
 
 def check_request(request: GenerateRequest) -> GenerateRequest:
@@ -116,7 +118,8 @@ def check_request(request: GenerateRequest) -> GenerateRequest:
         UnsupportedVersion: for another major version of the wire.
     """
     _check_version(request.protocol_version)
-    _check_token_ids(request.token_ids)
+    if not request.token_ids:
+        raise InvalidRequest("token_ids must not be empty", param="token_ids")
     if request.features is not None:
         _check_features(request.features, len(request.token_ids))
     if request.prompt_embeds is not None:
@@ -136,6 +139,19 @@ def check_request(request: GenerateRequest) -> GenerateRequest:
     return request
 
 
+class _Versioned(msgspec.Struct):
+    protocol_version: str | None = None
+
+
+def check_version(document: bytes | str) -> None:
+    """Raise `UnsupportedVersion` if a request's JSON is of another major version.
+
+    Only to be asked about JSON that is not a request of this version.
+    """
+    with suppress(msgspec.DecodeError, RecursionError):
+        _check_version(msgspec.json.decode(document, type=_Versioned).protocol_version)
+
+
 def _check_version(version: str | None) -> None:
     if version is None:
         return
@@ -145,22 +161,6 @@ def _check_version(version: str | None) -> None:
             f"protocol_version {version!r} is not spoken here, {PROTOCOL_VERSION!r} is",
             param="protocol_version",
         )
-
-
-def _check_token_ids(token_ids: list[int]) -> None:
-    if not token_ids:
-        raise InvalidRequest("token_ids must not be empty", param="token_ids")
-    if min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID:
-        return
-    index, token_id = next(
-        (index, token_id)
-        for index, token_id in enumerate(token_ids)
-        if not 0 <= token_id <= MAX_TOKEN_ID
-    )
-    raise InvalidRequest(
-        f"token_ids[{index}] is {token_id}, an id lies between 0 and {MAX_TOKEN_ID}",
-        param=f"token_ids[{index}]",
-    )
 
 
 def _check_features(features: Features, prompt_length: int) -> None:
@@ -175,6 +175,12 @@ def _check_features(features: Features, prompt_length: int) -> None:
         described = {m: features.mm_hashes[m] for m in features.mm_metadata if m in modalities}
         _check_parallel("mm_metadata", features.mm_metadata, described)
     for modality, hashes in features.mm_hashes.items():
+        # Modalities name tensors in the binary form: other names could name one tensor twice.
+        if not modality.isidentifier():
+            raise InvalidRequest(
+                f"features.mm_hashes: the modality {modality!r} is not an identifier",
+                param="features.mm_hashes",
+            )
         if not hashes or not all(hashes):
             raise InvalidRequest(
                 f"features.mm_hashes.{modality} must hold non-empty hashes",

@@ -26,6 +26,9 @@ DTYPE_SIZES: Final[dict[str, int]] = {
 
 MAX_DIMENSIONS: Final = 16
 
+MAX_ELEMENTS: Final = 2**63 - 1
+"""torch counts elements and strides in int64, those of an empty tensor too."""
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -70,8 +73,9 @@ def checked_tensor(dtype: Any, shape: Any, data: Any, *, param: str) -> TensorRe
             non-negative integers, or bytes that do not fill the shape exactly.
     """
     if not isinstance(dtype, str) or dtype not in DTYPE_SIZES:
+        named = repr(dtype) if isinstance(dtype, str) else f"of type {type(dtype).__name__}"
         raise InvalidRequest(
-            f"{param}: dtype {dtype!r} is not one of {', '.join(DTYPE_SIZES)}", param=param
+            f"{param}: dtype {named} is not one of {', '.join(DTYPE_SIZES)}", param=param
         )
     if not isinstance(shape, list | tuple) or not all(
         type(dimension) is int and dimension >= 0 for dimension in shape
@@ -81,6 +85,8 @@ def checked_tensor(dtype: Any, shape: Any, data: Any, *, param: str) -> TensorRe
         raise InvalidRequest(
             f"{param}: {len(shape)} dimensions, at most {MAX_DIMENSIONS} are allowed", param=param
         )
+    if math.prod(dimension or 1 for dimension in shape) > MAX_ELEMENTS:
+        raise InvalidRequest(f"{param}: shape {list(shape)} is too large", param=param)
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidRequest(f"{param}: tensor data must be raw bytes", param=param)
     expected = math.prod(shape) * DTYPE_SIZES[dtype]
@@ -88,4 +94,6 @@ def checked_tensor(dtype: Any, shape: Any, data: Any, *, param: str) -> TensorRe
         raise InvalidRequest(
             f"{param}: {dtype}{list(shape)} takes {expected} bytes, got {len(data)}", param=param
         )
+    if dtype == "bool" and bytes(data).strip(b"\0\1"):
+        raise InvalidRequest(f"{param}: the bytes of a bool tensor are 0 or 1", param=param)
     return TensorRef(dtype, tuple(shape), data)

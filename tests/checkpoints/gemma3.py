@@ -110,7 +110,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
         dtype="float32",
     )
     model = Gemma3ForConditionalGeneration(config)
-    weights.randomize(model, seed=3)
+    weights.randomize(model, seed=1)
     model.save_pretrained(path)
     # vLLM wants the names of the published checkpoints; transformers 5 leaves a level out.
     weights.rename_prefix(path, "vision_tower.", "vision_tower.vision_model.")

@@ -1,35 +1,44 @@
 """Random weights with which a tiny model still tells one input from another."""
 
+import zlib
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from transformers import PreTrainedModel
 
-# Larger embeddings would drown what the layers add, and a model with tied embeddings would then
-# repeat its last token whatever else it was given. Smaller ones flatten the logits.
-_EMBEDDING_STD = 0.25
+# The usual scale. Larger embeddings would drown what the layers add, and a model with tied
+# embeddings would then repeat its last token whatever else it was given.
+_TOKEN_EMBEDDING_STD = 0.02
 # Signals must grow a little from layer to layer, or all inputs look alike at the end.
 _GAIN = 1.5
 _VECTOR_STD = 0.1
+# Such small embeddings make nearly equal logits: the last norm spreads them again.
+_LAST_NORM_WEIGHT = 8.0
 
 
-def randomize(model: nn.Module, seed: int) -> None:
-    """Overwrite all parameters; the same seed gives the same weights."""
-    generator = torch.Generator().manual_seed(seed)
-    embeddings = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+def randomize(model: PreTrainedModel, seed: int) -> None:
+    """Overwrite all parameters.
+
+    The same seed gives the same weights, but for the rows that a larger vocabulary adds.
+    """
+    token_tables = {
+        id(model.get_input_embeddings().weight),
+        id(model.get_output_embeddings().weight),
     }
     with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters()):
+        for name, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(seed ^ zlib.crc32(name.encode()))
             noise = torch.randn(parameter.shape, generator=generator)
-            if id(parameter) in embeddings:
-                parameter.copy_(noise * _EMBEDDING_STD)
+            if id(parameter) in token_tables:
+                parameter.copy_(noise * _TOKEN_EMBEDDING_STD)
             elif parameter.ndim == 1:
                 parameter.add_(noise * _VECTOR_STD)
             else:
                 inputs = parameter[0].numel()
                 parameter.copy_(noise * (_GAIN / inputs**0.5))
+        # Norms start at 1, or at 0 where the model adds the 1 itself.
+        model.get_decoder().norm.weight.add_(_LAST_NORM_WEIGHT - 1)
 
 
 def rename_prefix(checkpoint: Path, old: str, new: str) -> None:

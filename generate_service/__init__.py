@@ -1,0 +1,1 @@
+"""The GPU tier: token ids in, token ids out, over vLLM's engine."""

@@ -1,0 +1,110 @@
+"""What a request must keep to for this model: nothing unchecked passes to the engine."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from shared_protocol.errors import InvalidRequest, UnknownModel
+from shared_protocol.request import Features, GenerateRequest, PromptEmbeds
+
+PROMPT_EMBEDS_MODALITY = "prompt_embeds"
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """The facts of the served model that a request is measured by.
+
+    Attributes:
+        modalities: those the model's processor knows, without `prompt_embeds`.
+    """
+
+    served_names: Collection[str]
+    vocab_size: int
+    hidden_size: int
+    max_model_len: int
+    dtype: str
+    enable_prompt_embeds: bool
+    modalities: Collection[str]
+
+
+def admit(request: GenerateRequest, limits: ModelLimits) -> GenerateRequest:
+    """Return `request` if the served model can take it.
+
+    Raises:
+        UnknownModel: if it asks for another model.
+        InvalidRequest: with ``param`` naming what does not fit.
+    """
+    if request.lora is None and request.model and request.model not in limits.served_names:
+        raise UnknownModel(f"The model `{request.model}` does not exist.", param="model")
+    _check_prompt(request.token_ids, limits)
+    if request.features is not None:
+        _check_features(request.features, limits)
+    if request.prompt_embeds is not None:
+        _check_prompt_embeds(request.prompt_embeds, limits)
+    return request
+
+
+def _check_prompt(token_ids: list[int], limits: ModelLimits) -> None:
+    if len(token_ids) >= limits.max_model_len:
+        raise InvalidRequest(
+            f"The prompt has {len(token_ids)} tokens; with at least one to generate, the model's "
+            f"maximum length of {limits.max_model_len} is exceeded",
+            param="token_ids",
+        )
+    if max(token_ids) >= limits.vocab_size:
+        index = next(i for i, token in enumerate(token_ids) if token >= limits.vocab_size)
+        raise InvalidRequest(
+            f"token_ids[{index}] is {token_ids[index]}, the model's vocabulary ends at "
+            f"{limits.vocab_size - 1}",
+            param=f"token_ids[{index}]",
+        )
+
+
+def _check_features(features: Features, limits: ModelLimits) -> None:
+    for modality in features.mm_hashes:
+        if modality == PROMPT_EMBEDS_MODALITY:
+            _check_embeds_items(features, limits)
+        elif modality not in limits.modalities:
+            raise InvalidRequest(
+                f"features: the model takes no {modality}, it takes "
+                f"{', '.join(sorted(limits.modalities)) or 'text only'}",
+                param=f"features.mm_hashes.{modality}",
+            )
+
+
+def _check_embeds_items(features: Features, limits: ModelLimits) -> None:
+    items = (features.kwargs_data or {}).get(PROMPT_EMBEDS_MODALITY, [])
+    placeholders = features.mm_placeholders[PROMPT_EMBEDS_MODALITY]
+    for index, (item, placeholder) in enumerate(zip(items, placeholders, strict=False)):
+        param = f"features.kwargs_data.{PROMPT_EMBEDS_MODALITY}[{index}]"
+        tensors = {} if item is None else dict(item.tensors())
+        if item is not None and tensors.keys() != {"embedding"}:
+            raise InvalidRequest(f"{param} must hold the one tensor 'embedding'", param=param)
+        for tensor in tensors.values():
+            _check_embedding(tensor.dtype, tensor.shape, limits, param)
+            if tensor.shape[0] != placeholder.num_embeds:
+                raise InvalidRequest(
+                    f"{param} has {tensor.shape[0]} rows, its placeholder embeds "
+                    f"{placeholder.num_embeds}",
+                    param=param,
+                )
+
+
+def _check_prompt_embeds(embeds: PromptEmbeds, limits: ModelLimits) -> None:
+    for index, tensor in enumerate(embeds.tensors):
+        _check_embedding(
+            tensor.dtype, tensor.shape, limits, param=f"prompt_embeds.tensors[{index}]"
+        )
+
+
+def _check_embedding(dtype: str, shape: tuple[int, ...], limits: ModelLimits, param: str) -> None:
+    if not limits.enable_prompt_embeds:
+        raise InvalidRequest(
+            "Supplied embeddings are not enabled: start the service with --enable-prompt-embeds",
+            param=param,
+        )
+    if len(shape) != 2 or shape[1] != limits.hidden_size or dtype != limits.dtype:
+        raise InvalidRequest(
+            f"{param} is {dtype}{list(shape)}, it must be {limits.dtype}[length, "
+            f"{limits.hidden_size}]",
+            param=param,
+        )

@@ -1,0 +1,110 @@
+"""The generate service's application: routes, lifespan, one handler for errors."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import prometheus_client
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from generate_service.engine_holder import EngineHolder
+from generate_service.routes import GenerateRoute
+from shared_protocol.errors import InternalError, TandemError
+from shared_protocol.serving_info import INFO_PATH
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(engine: EngineHolder, *, max_body_bytes: int, version: str) -> FastAPI:
+    """Build the application around an engine that starts with it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with engine.running():
+            yield
+
+    app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
+    route = GenerateRoute(engine.get, max_body_bytes=max_body_bytes)
+    app.router.routes.append(Route("/inference/v1/generate", route, methods=["POST"]))
+    _add_status_routes(app, engine, version)
+    _add_error_handlers(app)
+    return app
+
+
+def _add_status_routes(app: FastAPI, engine: EngineHolder, version: str) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """Whether the process is worth keeping: false once its engine has died."""
+        return Response(status_code=503 if engine.dead else 200)
+
+    @app.get("/ready")
+    async def ready() -> dict[str, Any]:
+        """Whether a request would be answered now."""
+        engine.get()
+        return {"ready": True}
+
+    @app.get("/version")
+    async def show_version() -> dict[str, str]:
+        return {"version": version}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        info = engine.get().info()
+        return {
+            "object": "list",
+            "data": [
+                {
+                    "id": name,
+                    "object": "model",
+                    "owned_by": "vllm",
+                    "root": info.model,
+                    "max_model_len": info.max_model_len,
+                }
+                for name in info.served_model_names
+            ],
+        }
+
+    @app.get(INFO_PATH)
+    async def info() -> dict[str, Any]:
+        """What the render tier compares before it sends requests here."""
+        facts: dict[str, Any] = msgspec.to_builtins(engine.get().info())
+        return facts
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        content = await asyncio.to_thread(prometheus_client.generate_latest)
+        return Response(content, media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    Handler = Callable[[Request, Any], Awaitable[Response]]  # noqa: N806
+
+    async def tandem_error(request: Request, error: TandemError) -> Response:
+        return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        body = {
+            "message": error.detail,
+            "type": "NotFoundError" if error.status_code == 404 else "BadRequestError",
+            "param": None,
+            "code": error.status_code,
+        }
+        return JSONResponse({"error": body}, status_code=error.status_code, headers=error.headers)
+
+    async def fault(request: Request, error: Exception) -> Response:
+        logger.error("unhandled error", exc_info=error)
+        return await tandem_error(request, InternalError("Internal server error"))
+
+    handlers: list[tuple[type[Exception], Handler]] = [
+        (TandemError, tandem_error),
+        (HTTPException, http_error),
+        (Exception, fault),
+    ]
+    for kind, handler in handlers:
+        app.add_exception_handler(kind, handler)

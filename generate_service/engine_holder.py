@@ -1,0 +1,82 @@
+"""The engine through the life of the process: starting, running, dead."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from generate_service.routes import GeneratingEngine
+from shared_protocol.errors import Unavailable
+from shared_protocol.serving_info import ServingInfo
+
+logger = logging.getLogger(__name__)
+
+_WATCH_INTERVAL_S = 0.2
+
+
+class ServedEngine(GeneratingEngine, Protocol):
+    """An engine that has started."""
+
+    @property
+    def dead(self) -> bool: ...
+
+    def info(self) -> ServingInfo: ...
+
+    def shutdown(self) -> None: ...
+
+
+class EngineHolder:
+    """Starts the engine in the background, so that the service can say "not ready" meanwhile."""
+
+    def __init__(
+        self, start: Callable[[], Awaitable[ServedEngine]], *, on_failure: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            start: starts the engine.
+            on_failure: called once if the engine cannot start, or dies.
+        """
+        self._start = start
+        self._on_failure = on_failure
+        self._engine: ServedEngine | None = None
+        self.failed = False
+
+    @property
+    def dead(self) -> bool:
+        return self.failed or (self._engine is not None and self._engine.dead)
+
+    def get(self) -> ServedEngine:
+        """Return the engine.
+
+        Raises:
+            Unavailable: while it is starting, and after it has died.
+        """
+        if self.dead:
+            raise Unavailable("The engine of this replica has died")
+        if self._engine is None:
+            raise Unavailable("The engine of this replica is starting", retry_after_s=5)
+        return self._engine
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        watch = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            if self._engine is not None:
+                await asyncio.to_thread(self._engine.shutdown)
+
+    async def _run(self) -> None:
+        try:
+            self._engine = await self._start()
+            logger.info("the engine is ready")
+            while not self._engine.dead:  # noqa: ASYNC110 - vLLM offers no event
+                await asyncio.sleep(_WATCH_INTERVAL_S)
+            logger.error("the engine has died")
+        except Exception:
+            logger.exception("the engine did not start")
+        self.failed = True
+        self._on_failure()

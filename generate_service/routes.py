@@ -1,0 +1,194 @@
+"""``POST /inference/v1/generate`` as plain ASGI: the way from a body to a stream of deltas.
+
+Plain, because a framework's response that waits for the first output, as the right status
+demands, does not see the client leave meanwhile; and each delta is one message, not five calls.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from generate_service import json_answer
+from generate_service.admission import ModelLimits, admit
+from generate_service.request_body import ClientDisconnect, decode_body, read_body
+from generate_service.vllm_request import EngineRequest, decode_request
+from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
+from shared_protocol.errors import TandemError
+from shared_protocol.frames import encode_frame
+from shared_protocol.json_codec import JSON_CONTENT_TYPE
+from shared_protocol.request import GenerateRequest
+
+_EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+
+class GeneratingEngine(Protocol):
+    """What this route needs of `vllm_engine.Engine`."""
+
+    def limits(self) -> ModelLimits: ...
+
+    def default_max_tokens(self, prompt_length: int) -> int: ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]: ...
+
+
+class GenerateRoute:
+    def __init__(self, engine: Callable[[], GeneratingEngine], *, max_body_bytes: int) -> None:
+        """
+        Args:
+            engine: returns the running engine, or raises `Unavailable` while there is none.
+        """
+        self._engine = engine
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        engine = self._engine()
+        try:
+            body = await read_body(scope, receive, limit=self._max_body_bytes)
+        except ClientDisconnect:
+            return
+        request = admit(decode_body(scope, body), engine.limits())
+        engine_request = decode_request(
+            request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
+        )
+        answer = _answer_writer(scope, request)
+        await until_disconnect(receive, _write(answer, engine.generate(engine_request), send))
+
+
+async def until_disconnect(receive: Receive, work: Any) -> None:
+    """Run the coroutine `work`; cancel it when the client leaves."""
+    task = asyncio.create_task(work)
+    listener = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((task, listener), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for pending in (task, listener):
+            pending.cancel()
+        await asyncio.gather(task, listener, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class AnswerWriter(Protocol):
+    """One form of the answer.
+
+    Attributes:
+        content_type: of the response.
+        whole: whether all deltas are wanted at once rather than as they come.
+    """
+
+    content_type: str
+    whole: bool
+
+    def deltas(self, deltas: list[TokenDelta]) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def failure(self, error: TandemError) -> bytes: ...
+
+
+async def _write(
+    answer: AnswerWriter, generation: AsyncIterator[list[TokenDelta]], send: Send
+) -> None:
+    async with aclosing(generation) as steps:  # type: ignore[type-var]
+        if answer.whole:
+            deltas = [delta async for step in steps for delta in step]
+            content = answer.deltas(deltas) + answer.end()
+            await _start(answer, send, length=len(content))
+            await _body(send, content, more=False)
+            return
+        # The status waits for the first step: a failure before it is an HTTP error.
+        first = await anext(steps)
+        await _start(answer, send)
+        await _body(send, answer.deltas(first))
+        try:
+            async for step in steps:
+                await _body(send, answer.deltas(step))
+        except TandemError as error:
+            await _body(send, answer.failure(error), more=False)
+            return
+        await _body(send, answer.end(), more=False)
+
+
+async def _start(answer: AnswerWriter, send: Send, *, length: int | None = None) -> None:
+    headers = [(b"content-type", answer.content_type.encode())]
+    if length is not None:
+        headers.append((b"content-length", str(length).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _body(send: Send, content: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+class FrameWriter:
+    """The answer to a render service: binary frames."""
+
+    content_type = FRAMES_CONTENT_TYPE
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.whole = not request.stream
+
+    def deltas(self, deltas: list[TokenDelta]) -> bytes:
+        return b"".join([encode_frame(delta) for delta in deltas])
+
+    def end(self) -> bytes:
+        return b""
+
+    def failure(self, error: TandemError) -> bytes:
+        return encode_frame(Failure(error.message, error.status, error.error_type, error.param))
+
+
+class JsonWriter:
+    """One JSON document."""
+
+    content_type = JSON_CONTENT_TYPE
+    whole = True
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self._request = request
+
+    def deltas(self, deltas: list[TokenDelta]) -> bytes:
+        return msgspec.json.encode(json_answer.answer_body(self._request, deltas))
+
+    def end(self) -> bytes:
+        return b""
+
+    def failure(self, error: TandemError) -> bytes:
+        raise AssertionError("an answer that is not streamed fails with an HTTP status") from error
+
+
+class EventWriter:
+    """Server-sent events, ended by ``[DONE]``."""
+
+    content_type = _EVENT_STREAM
+    whole = False
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self._request = request
+        self._completion_tokens = 0
+
+    def deltas(self, deltas: list[TokenDelta]) -> bytes:
+        self._completion_tokens += sum(len(delta.token_ids) for delta in deltas)
+        return b"".join([json_answer.stream_event(self._request, delta) for delta in deltas])
+
+    def end(self) -> bytes:
+        return b"".join(json_answer.stream_end(self._request, self._completion_tokens))
+
+    def failure(self, error: TandemError) -> bytes:
+        return json_answer.stream_failure(error)
+
+
+def _answer_writer(scope: Scope, request: GenerateRequest) -> AnswerWriter:
+    if FRAMES_CONTENT_TYPE in Headers(scope=scope).get("accept", ""):
+        return FrameWriter(request)
+    return EventWriter(request) if request.stream else JsonWriter(request)

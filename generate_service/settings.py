@@ -1,0 +1,59 @@
+"""What the generate service can be told when it is started."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shared_protocol.command_line import CommandLine, VllmCommandLine
+from shared_protocol.declared_settings import port_number, positive_int, setting
+from shared_protocol.vllm_flags import Service
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings:
+    host: str = setting(
+        str,
+        "Address to listen on. As with `vllm serve`, the default is every interface (IPv4).",
+        default="0.0.0.0",
+    )
+    port: int = setting(port_number, "Port to listen on.", default=8100)
+    max_body_bytes: int = setting(
+        positive_int,
+        "Largest request body. Rendered media are much larger than what a client uploads: one "
+        "image of 896 x 896 is 9.6 MB, so that the default, 1 GiB, holds about a hundred.",
+        default=2**30,
+    )
+    retry_after_s: int = setting(
+        positive_int,
+        "Seconds after which a request that could not be taken is worth another try (Retry-After).",
+        default=1,
+    )
+
+
+def parse_generate_args(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[GenerateSettings, Namespace]:
+    """Return our settings, and vLLM's arguments as its own parser makes them; exit if wrong."""
+    return COMMAND_LINE.parse(argv, environ)
+
+
+def _load_vllm() -> VllmCommandLine:
+    from generate_service.vllm_cpu import prepare_environment
+
+    prepare_environment()
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="python -m generate_service", allow_abbrev=False)
+    return VllmCommandLine(make_arg_parser(parser), validate_parsed_serve_args)
+
+
+COMMAND_LINE: Final = CommandLine(
+    service=Service.GENERATE,
+    about="The GPU tier: holds the model in vLLM's engine and turns prompts that a render service "
+    "prepared into tokens.",
+    usage="--model MODEL [FLAG ...]",
+    settings_class=GenerateSettings,
+    load_vllm=_load_vllm,
+)

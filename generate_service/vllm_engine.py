@@ -1,0 +1,314 @@
+"""vLLM's AsyncLLM, driven without making text: engine steps come out as the wire's deltas."""
+
+import asyncio
+import contextlib
+import copy
+from argparse import Namespace
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from vllm import version as vllm_version
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
+from vllm.outputs import RequestOutput
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput
+from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import IterationStats
+
+from generate_service.admission import ModelLimits
+from generate_service.vllm_delta import encode_delta
+from generate_service.vllm_request import EngineRequest
+from shared_protocol.answer import TokenDelta
+from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
+from shared_protocol.serving_info import ServingInfo
+
+
+class DeltaQueue:
+    """Deltas of one request on their way from the engine's output loop to its HTTP stream."""
+
+    def __init__(self, choices: int) -> None:
+        self._deltas: deque[TokenDelta] = deque()
+        self._ready = asyncio.Event()
+        self._error: Exception | None = None
+        self._unfinished = choices
+
+    @property
+    def finished(self) -> bool:
+        return not self._unfinished and not self._deltas
+
+    def put(self, event: TokenDelta | RequestOutput | Exception) -> None:
+        """Take a delta, or what vLLM puts in itself: its abort output, or why the engine died."""
+        if isinstance(event, Exception):
+            self._error = event
+        elif isinstance(event, TokenDelta):
+            self._append(event)
+        else:
+            for choice in event.outputs:
+                self._append(TokenDelta(index=choice.index, finish_reason=choice.finish_reason))
+        self._ready.set()
+
+    def _append(self, delta: TokenDelta) -> None:
+        self._deltas.append(delta)
+        self._unfinished -= delta.finished
+
+    async def take(self) -> list[TokenDelta]:
+        """Wait for at least one delta and return all that are there."""
+        while not self._deltas:
+            if self._error is not None:
+                raise self._error
+            self._ready.clear()
+            await self._ready.wait()
+        deltas = list(self._deltas)
+        self._deltas.clear()
+        return deltas
+
+
+class DeltaProcessor(OutputProcessor):
+    """vLLM's output processor without its text: hands each engine step on as a delta.
+
+    Requests of `AsyncLLM.generate` and `AsyncLLM.encode`, which bring a collector of vLLM's, are
+    left to vLLM.
+    """
+
+    def process_outputs(
+        self,
+        engine_core_outputs: list[EngineCoreOutput],
+        engine_core_timestamp: float | None = None,
+        iteration_stats: IterationStats | None = None,
+        weight_version: str | None = None,
+    ) -> OutputProcessorOutput:
+        others = []
+        for output in engine_core_outputs:
+            state = self.request_states.get(output.request_id)
+            if state is None:
+                continue
+            if not isinstance(state.queue, DeltaQueue):
+                others.append(output)
+                continue
+            self._update_stats_from_output(state, output, engine_core_timestamp, iteration_stats)
+            if state.is_prefilling:
+                if output.prefill_stats is not None:
+                    state.num_cached_tokens = output.prefill_stats.num_cached_tokens
+                state.is_prefilling = False
+            state.queue.put(
+                encode_delta(
+                    output,
+                    index=state.request_index,
+                    timestamp=engine_core_timestamp or 0.0,
+                    weight_version=weight_version,
+                )
+            )
+            if output.finish_reason is not None:
+                self._finish_request(state)
+                self._update_stats_from_finished(state, output.finish_reason, iteration_stats)
+                if self.tracing_enabled:
+                    self.do_tracing(output, state, iteration_stats)
+        return super().process_outputs(
+            others, engine_core_timestamp, iteration_stats, weight_version
+        )
+
+
+class DeltaLLM(AsyncLLM):
+    """AsyncLLM with a `DeltaProcessor` in place of the processor that makes text."""
+
+    def _run_output_handler(self) -> None:
+        if not isinstance(self.output_processor, DeltaProcessor):
+            made = self.output_processor
+            self.output_processor = DeltaProcessor(
+                made.tokenizer,
+                log_stats=made.log_stats,
+                stream_interval=made.stream_interval,
+                tracing_enabled=made.tracing_enabled,
+                admission_stats=made.admission_stats,
+            )
+        super()._run_output_handler()
+
+
+class Engine:
+    """One running engine and what requests need to know of it."""
+
+    def __init__(self, llm: DeltaLLM, args: Namespace, supported_tasks: Iterable[str]) -> None:
+        self._llm = llm
+        self._args = args
+        self.supported_tasks = tuple(supported_tasks)
+        self._default_sampling_params = llm.model_config.get_diff_sampling_param()
+        self._info = self._gather_info()
+        self._limits = self._gather_limits()
+
+    @classmethod
+    async def start(cls, args: Namespace) -> "Engine":
+        """Load the model and start vLLM's engine processes; the event loop stays free meanwhile."""
+        engine_args = AsyncEngineArgs.from_cli_args(args)
+        config = await asyncio.to_thread(
+            engine_args.create_engine_config, UsageContext.OPENAI_API_SERVER
+        )
+        llm = await asyncio.to_thread(
+            DeltaLLM.from_vllm_config,
+            config,
+            usage_context=UsageContext.OPENAI_API_SERVER,
+            enable_log_requests=engine_args.enable_log_requests,
+            disable_log_stats=engine_args.disable_log_stats,
+        )
+        llm._run_output_handler()
+        await llm.reset_mm_cache()
+        return cls(llm, args, await llm.get_supported_tasks())
+
+    @property
+    def dead(self) -> bool:
+        return self._llm.errored
+
+    def num_unfinished_requests(self) -> int:
+        return self._llm.get_num_unfinished_requests()
+
+    def shutdown(self) -> None:
+        self._llm.shutdown(timeout=self._llm.vllm_config.shutdown_timeout)
+
+    def served_model_names(self) -> list[str]:
+        return self._args.served_model_name or [self._args.model]
+
+    def info(self) -> ServingInfo:
+        return self._info
+
+    def limits(self) -> ModelLimits:
+        return self._limits
+
+    def _gather_info(self) -> ServingInfo:
+        config, model = self._llm.vllm_config, self._llm.model_config
+        return ServingInfo(
+            model=self._args.model,
+            served_model_names=self.served_model_names(),
+            architecture=model.architectures[0],
+            vocab_size=model.get_vocab_size(),
+            hidden_size=model.get_hidden_size(),
+            max_model_len=model.max_model_len,
+            dtype=str(model.dtype).removeprefix("torch."),
+            enable_prompt_embeds=model.enable_prompt_embeds,
+            max_logprobs=model.max_logprobs,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+            runner_type=model.runner_type,
+            supported_tasks=list(self.supported_tasks),
+            generation_config=model.generation_config,
+            structured_outputs_backend=config.structured_outputs_config.backend,
+            reasoning_parser=config.structured_outputs_config.reasoning_parser,
+            vllm_version=vllm_version.__version__,
+        )
+
+    def _gather_limits(self) -> ModelLimits:
+        info = self._info
+        processor = self._llm.renderer.mm_processor
+        return ModelLimits(
+            served_names=info.served_model_names,
+            vocab_size=info.vocab_size,
+            hidden_size=info.hidden_size,
+            max_model_len=info.max_model_len,
+            dtype=info.dtype,
+            enable_prompt_embeds=info.enable_prompt_embeds,
+            modalities=() if processor is None else tuple(processor.info.supported_mm_limits),
+        )
+
+    def default_max_tokens(self, prompt_length: int) -> int:
+        """Limit of a request that names none, as vLLM's own tokens endpoint has it."""
+        model = self._llm.model_config
+        override = (
+            self._default_sampling_params.get("max_tokens")
+            if model.generation_config not in ("auto", "vllm")
+            else (model.override_generation_config or {}).get("max_new_tokens")
+        )
+        try:
+            limit: int = get_max_tokens(
+                model.max_model_len, None, prompt_length, self._default_sampling_params, override
+            )
+        except ValueError as error:
+            raise InvalidRequest(str(error), param="token_ids") from error
+        return limit
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
+        """Run `request`; yield deltas as steps end, until every choice has finished.
+
+        Closing the generator, or cancelling it, aborts the request in the engine.
+
+        Raises:
+            InvalidRequest: if vLLM's input processor refuses the request.
+            Unavailable: if the engine is dead, or its queue is full: it did not take the request.
+            InternalError: if the engine fails or dies while it has the request.
+        """
+        with _refusals():
+            core_request = self._process(request)
+            params = core_request.sampling_params
+            assert params is not None
+            self._llm.check_admission(params.n, core_request.request_id)
+        if self.dead:
+            raise Unavailable("The engine of this replica has died")
+        queue = DeltaQueue(params.n)
+        try:
+            await self._add(list(_choices(core_request)), queue)
+            while not queue.finished:
+                yield await queue.take()
+        except Exception as error:
+            # Never a 503: the engine had the request, and may have died of it. Whoever sees this
+            # must not send the same request to the next engine.
+            raise InternalError("The engine failed while it worked on this request") from error
+        finally:
+            if not queue.finished and not self.dead:
+                # Shielded: the abort must reach the engine although this task is being cancelled.
+                await asyncio.shield(self._llm.abort(core_request.request_id, internal=True))
+
+    def _process(self, request: EngineRequest) -> EngineCoreRequest:
+        processor = self._llm.input_processor
+        core_request = processor.process_inputs(
+            request.request_id,
+            request.prompt,
+            request.sampling_params,
+            supported_tasks=self.supported_tasks,
+            lora_request=request.lora,
+            trace_headers=request.trace_headers,
+            priority=request.priority,
+            data_parallel_rank=request.data_parallel_rank,
+            session_id=request.session_id,
+        )
+        core_request.reasoning_ended = request.reasoning_ended
+        core_request.reasoning_parser_kwargs = request.reasoning_parser_kwargs
+        processor.assign_request_id(core_request)
+        return core_request
+
+    async def _add(
+        self, choices: list[tuple[ParentRequest | None, EngineCoreRequest]], queue: DeltaQueue
+    ) -> None:
+        # All are registered before the first is sent: it could finish in between.
+        for index, (parent, choice) in enumerate(choices):
+            self._llm.output_processor.add_request(choice, None, parent, index, queue)
+        for _, choice in choices:
+            await self._llm.engine_core.add_request_async(choice)
+
+
+def _choices(
+    request: EngineCoreRequest,
+) -> Iterator[tuple[ParentRequest | None, EngineCoreRequest]]:
+    """Split a request for n choices as AsyncLLM does: ids ``0_...``, seeds ``seed + index``."""
+    params = request.sampling_params
+    assert params is not None
+    if params.n == 1:
+        yield None, request
+        return
+    parent = ParentRequest(request)
+    for index in range(params.n):
+        child = copy.copy(request)
+        child.request_id, child.sampling_params = parent.get_child_info(index)
+        yield parent, child
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Translate what vLLM raises for a request that it does not take."""
+    try:
+        yield
+    except VLLMValidationError as error:
+        raise InvalidRequest(error.args[0], param=error.parameter) from error
+    except (VLLMClientError, ValueError, TypeError, OverflowError) as error:
+        raise InvalidRequest(str(error)) from error
+    except GracefulHTTPError as error:
+        raise Unavailable(str(error)) from error

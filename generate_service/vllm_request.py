@@ -1,0 +1,225 @@
+"""From the wire's request to what vLLM's engine takes: the mirror of render's file of this name."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import torch
+from vllm.inputs import EngineInput, embeds_input, mm_input, tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import (
+    BaseMultiModalField,
+    MultiModalBatchedField,
+    MultiModalFieldElem,
+    MultiModalFlatField,
+    MultiModalKwargsItem,
+    MultiModalKwargsItems,
+    MultiModalSharedField,
+    PlaceholderRange,
+)
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from shared_protocol import placeholders as wire
+from shared_protocol.errors import InvalidRequest, MissingFeatures
+from shared_protocol.items import FlatField, ItemField, MultiModalItem, NestedTensor, SharedField
+from shared_protocol.json_codec import invalid_member
+from shared_protocol.request import Features, GenerateRequest, PromptEmbeds
+from shared_protocol.tensors import TensorRef
+
+_SAMPLING_FIELDS: Final = frozenset(
+    name for name in SamplingParams.__struct_fields__ if not name.startswith("_")
+)
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """A request in vLLM's own types, ready for `vllm_engine.Engine.generate`."""
+
+    request_id: str
+    prompt: EngineInput
+    sampling_params: SamplingParams
+    lora: LoRARequest | None
+    priority: int
+    data_parallel_rank: int | None
+    session_id: str | None
+    trace_headers: dict[str, str] | None
+    reasoning_ended: bool | None
+    reasoning_parser_kwargs: dict[str, Any] | None
+
+
+def decode_request(request: GenerateRequest, *, default_max_tokens: int | None) -> EngineRequest:
+    """Rebuild tensors and parameters; shares the memory of the tensors in `request`.
+
+    Args:
+        default_max_tokens: limit for a request that names none.
+
+    Raises:
+        InvalidRequest: for sampling parameters that vLLM has not or would refuse.
+        MissingFeatures: for items that came without their data.
+    """
+    lora = request.lora
+    reasoning = request.reasoning_parser_kwargs
+    return EngineRequest(
+        request_id=request.request_id,
+        prompt=decode_prompt(request),
+        sampling_params=decode_sampling_params(request, default_max_tokens=default_max_tokens),
+        lora=None if lora is None else LoRARequest(lora.name, lora.int_id, lora.path),
+        priority=request.priority,
+        data_parallel_rank=request.data_parallel_rank,
+        session_id=request.session_id,
+        trace_headers=request.trace_headers,
+        reasoning_ended=request.reasoning_ended,
+        reasoning_parser_kwargs=None if reasoning is None else msgspec.to_builtins(reasoning),
+    )
+
+
+def decode_prompt(request: GenerateRequest) -> EngineInput:
+    if request.features is not None:
+        return mm_input(
+            prompt_token_ids=request.token_ids,
+            mm_kwargs=MultiModalKwargsItems(_decode_items(request.features)),
+            mm_hashes=request.features.mm_hashes,
+            mm_placeholders={
+                modality: [decode_placeholder(placeholder) for placeholder in placeholders]
+                for modality, placeholders in request.features.mm_placeholders.items()
+            },
+            cache_salt=request.cache_salt,
+        )
+    if request.prompt_embeds is not None:
+        return _decode_embeds(request.token_ids, request.prompt_embeds, request.cache_salt)
+    return tokens_input(request.token_ids, cache_salt=request.cache_salt)
+
+
+def decode_placeholder(placeholder: wire.PlaceholderRange) -> PlaceholderRange:
+    mask = placeholder.is_embed
+    return PlaceholderRange(
+        offset=placeholder.offset,
+        length=placeholder.length,
+        is_embed=None if mask is None else torch.tensor(mask, dtype=torch.bool),
+    )
+
+
+def decode_tensor(tensor: TensorRef) -> torch.Tensor:
+    dtype = getattr(torch, tensor.dtype)
+    if not tensor.nbytes:
+        return torch.empty(tensor.shape, dtype=dtype)
+    view = memoryview(tensor.data)
+    # torch warns of read-only memory, since it cannot keep a tensor from being written.
+    buffer = bytearray(view) if view.readonly else view
+    return torch.frombuffer(buffer, dtype=dtype).view(tensor.shape)
+
+
+def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
+    data = features.kwargs_data or {}
+    missing = [
+        mm_hash
+        for modality, hashes in features.mm_hashes.items()
+        for mm_hash, item in zip(hashes, data.get(modality, [None] * len(hashes)), strict=True)
+        if item is None
+    ]
+    if missing:
+        raise MissingFeatures(missing)
+    return {
+        modality: [_decode_item(item) for item in items if item is not None]
+        for modality, items in data.items()
+    }
+
+
+def _decode_item(item: MultiModalItem) -> MultiModalKwargsItem:
+    return MultiModalKwargsItem(
+        {
+            key: MultiModalFieldElem(
+                data=None if element.data is None else _decode_nested(element.data),
+                field=_decode_field(element.field),
+            )
+            for key, element in item.elements.items()
+        }
+    )
+
+
+def _decode_nested(data: NestedTensor) -> Any:
+    if isinstance(data, TensorRef):
+        return decode_tensor(data)
+    if isinstance(data, list):
+        return [_decode_nested(member) for member in data]
+    return data
+
+
+def _decode_field(field: ItemField) -> BaseMultiModalField:
+    if isinstance(field, FlatField):
+        return MultiModalFlatField(
+            slices=[_decode_slice(entry) for entry in field.slices],
+            dim=field.dim,
+            keep_on_cpu=field.keep_on_cpu,
+        )
+    if isinstance(field, SharedField):
+        return MultiModalSharedField(batch_size=field.batch_size, keep_on_cpu=field.keep_on_cpu)
+    return MultiModalBatchedField(keep_on_cpu=field.keep_on_cpu)
+
+
+def _decode_slice(entry: list[Any]) -> slice | tuple[slice, ...]:
+    if any(isinstance(member, list) for member in entry):
+        return tuple(slice(*bounds) for bounds in entry)
+    return slice(*entry)
+
+
+def _decode_embeds(
+    token_ids: list[int], embeds: PromptEmbeds, cache_salt: str | None
+) -> EngineInput:
+    """Rebuild the ``(prompt length, hidden_size)`` embedding and its mask of real token ids."""
+    first = decode_tensor(embeds.tensors[0])
+    if first.shape[0] == len(token_ids):
+        return embeds_input(first, cache_salt=cache_salt)
+    full = first.new_zeros(len(token_ids), first.shape[1])
+    is_token_ids = [True] * len(token_ids)
+    for span, tensor in zip(embeds.spans, embeds.tensors, strict=True):
+        full[span.offset : span.offset + span.length] = decode_tensor(tensor)
+        is_token_ids[span.offset : span.offset + span.length] = [False] * span.length
+    return embeds_input(
+        full, cache_salt=cache_salt, prompt_token_ids=token_ids, is_token_ids=is_token_ids
+    )
+
+
+def decode_sampling_params(
+    request: GenerateRequest, *, default_max_tokens: int | None
+) -> SamplingParams:
+    """Build vLLM's parameters for an engine that makes no text.
+
+    Raises:
+        InvalidRequest: with ``param`` naming the parameter where vLLM says which it is.
+    """
+    given = request.sampling_params
+    if unknown := sorted(given.keys() - _SAMPLING_FIELDS):
+        # A peer of another release may write fields that are not for the wire.
+        raise InvalidRequest(
+            f"sampling_params.{unknown[0]} is not a sampling parameter of this vLLM",
+            param=f"sampling_params.{unknown[0]}",
+        )
+    if given.get("stop"):
+        raise InvalidRequest(
+            "sampling_params.stop is found on the render tier: no text is made here, use "
+            "stop_token_ids",
+            param="sampling_params.stop",
+        )
+    extra_args = dict(given.get("extra_args") or {})
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        if (value := getattr(request, name)) is not None:
+            extra_args[name] = value
+    fields = {
+        **given,
+        "max_tokens": given.get("max_tokens", default_max_tokens),
+        "detokenize": False,
+        "output_kind": RequestOutputKind.DELTA.value,
+        "output_text_buffer_length": 0,
+        "skip_clone": True,
+        "extra_args": extra_args or None,
+    }
+    try:
+        # Not strict: JSON turns the integer keys of logit_bias into strings.
+        return msgspec.convert(fields, SamplingParams, strict=False)
+    except msgspec.ValidationError as error:
+        invalid = invalid_member(error)
+        raise InvalidRequest(
+            f"sampling_params.{invalid.message}",
+            param=f"sampling_params.{invalid.param}" if invalid.param else "sampling_params",
+        ) from error

@@ -1,0 +1,36 @@
+"""The render service's application: vLLM's, and what the two tiers add to it."""
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from render_service.body_limit import BodyLimit
+from render_service.remote_engine import RemoteEngine, ReplicasUnavailable
+from render_service.replicas import ReplicaPool
+from render_service.vllm_render_routes import render_router
+from shared_protocol.errors import Unavailable
+
+
+def complete_app(
+    app: FastAPI, engine: RemoteEngine, pool: ReplicaPool, *, max_body_bytes: int
+) -> FastAPI:
+    """Add readiness, the ``/render`` endpoints and the body limit to vLLM's application."""
+    app.title = "Tandem render service"
+    if (chat := app.state.openai_serving_chat) is not None:
+        # In front of vLLM's own routes of these paths, which lose the masks.
+        app.router.routes[:0] = render_router(chat, engine).routes
+    # vLLM has built the stack of middleware already; without it, it is built when first used.
+    app.middleware_stack = None
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Whether a request would be answered now: some replica is ready and agrees."""
+        status = pool.status()
+        return JSONResponse(status, status_code=200 if status["ready"] else 503)
+
+    @app.exception_handler(ReplicasUnavailable)
+    async def unavailable(request: Request, raised: ReplicasUnavailable) -> Response:
+        error = Unavailable(str(raised), retry_after_s=raised.retry_after_s)
+        return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
+
+    return app

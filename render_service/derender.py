@@ -1,0 +1,59 @@
+"""From deltas to text: vLLM's output processor fed with what a replica sends."""
+
+from vllm.outputs import RequestOutput
+from vllm.tokenizers import TokenizerLike
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import IterationStats
+
+from render_service.vllm_delta import decode_delta
+from shared_protocol.answer import TokenDelta
+
+
+class Derenderer:
+    """Detokenizes and finds stop strings for all the requests of this process.
+
+    Text, stop strings, decoded logprobs and the order of events are vLLM's, because its own
+    classes make them.
+    """
+
+    def __init__(self, tokenizer: TokenizerLike | None) -> None:
+        self._processor = OutputProcessor(tokenizer, log_stats=True)
+
+    def add(
+        self,
+        request: EngineCoreRequest,
+        prompt_text: str | None,
+        outputs: RequestOutputCollector,
+        *,
+        parent: ParentRequest | None = None,
+        index: int = 0,
+    ) -> None:
+        """Expect deltas of `request`, choice `index` of `parent`; `outputs` gets what they give."""
+        self._processor.add_request(request, prompt_text, parent, index, outputs)
+
+    def feed(self, request_id: str, delta: TokenDelta) -> bool:
+        """Process one delta; return whether the engine or a stop string has ended the request."""
+        processed = self._processor.process_outputs(
+            [decode_delta(delta, request_id=request_id)],
+            delta.timestamp,
+            IterationStats(),
+            delta.weight_version,
+        )
+        return delta.finished or bool(processed.reqs_to_abort)
+
+    def drop(self, request_id: str) -> None:
+        """Forget a request that will get no more deltas."""
+        self._processor.abort_requests([request_id], internal=True)
+
+    def num_unfinished_requests(self) -> int:
+        count: int = self._processor.get_num_unfinished_requests()
+        return count
+
+
+def take_output(outputs: RequestOutputCollector) -> RequestOutput | None:
+    """Return what has gathered in the collector, or None; raises what was put there as an error."""
+    output = outputs.get_nowait()
+    assert output is None or isinstance(output, RequestOutput)
+    return output

@@ -1,0 +1,295 @@
+"""`RemoteEngine`: vLLM's engine client, whose engine runs on the generate tier."""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from vllm.config import VllmConfig
+from vllm.exceptions import (
+    GenerationError,
+    GracefulHTTPError,
+    VLLMNotFoundError,
+    VLLMValidationError,
+)
+from vllm.inputs import EngineInput
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
+from vllm.renderers import renderer_from_config
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+
+from render_service.derender import Derenderer, take_output
+from render_service.replicas import ReplicaPool
+from render_service.vllm_engine_side import EngineSideCalls
+from render_service.vllm_prompt import PromptConsumer
+from render_service.vllm_request import (
+    encode_features,
+    encode_prompt_embeds,
+    encode_sampling_params,
+)
+from shared_protocol.binary_codec import encode_binary
+from shared_protocol.errors import InvalidRequest, TandemError, Unavailable, UnknownModel
+from shared_protocol.request import (
+    PROTOCOL_VERSION,
+    GenerateRequest,
+    LoRA,
+    ReasoningParserKwargs,
+)
+
+
+class ReplicasUnavailable(GracefulHTTPError):
+    """No replica took the request; carries the seconds after which trying again makes sense."""
+
+    def __init__(self, error: Unavailable) -> None:
+        super().__init__(error.message, HTTPStatus.SERVICE_UNAVAILABLE)
+        self.retry_after_s = error.retry_after_s
+
+
+@dataclass(frozen=True)
+class RemoteRequest:
+    """One generation, ready to be sent.
+
+    Attributes:
+        core: what vLLM's output processor wants to know; its prompt ids are those that are echoed.
+        wire: what the replica is sent.
+    """
+
+    core: EngineCoreRequest
+    wire: GenerateRequest
+
+
+class RemoteEngine(EngineSideCalls):
+    """Encodes, sends, and makes text of what comes back; vLLM's serving classes sit on top."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, pool: ReplicaPool, supported_tasks: Iterable[str]
+    ) -> None:
+        self.vllm_config = vllm_config
+        self.model_config = vllm_config.model_config
+        self.renderer = renderer_from_config(vllm_config)
+        self.input_processor = InputProcessor(vllm_config, self.renderer)
+        self.derenderer = Derenderer(self.renderer.tokenizer)
+        self._consumer = PromptConsumer(self.renderer)
+        self._pool = pool
+        self._supported_tasks = tuple(supported_tasks)
+
+    async def generate(
+        self,
+        prompt: EngineInput,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        prompt_text: str | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run one request on a replica; see `prepare` for the options.
+
+        Raises:
+            VLLMValidationError: if this tier or the replica refuses the request.
+            ReplicasUnavailable: if no replica took it.
+            GenerationError: if a replica took it and failed.
+        """
+        with translated_errors():
+            request = self.prepare(prompt, sampling_params, request_id, **options)
+            self.input_processor.assign_request_id(request.core)
+            outputs = RequestOutputCollector(sampling_params.output_kind, request.core.request_id)
+            text = prompt_text or prompt.get("prompt")
+            run = self._run_one if sampling_params.n == 1 else self._run_choices
+            async with contextlib.aclosing(run(request, text, outputs)) as results:
+                async for output in results:
+                    yield output
+
+    def prepare(
+        self,
+        prompt: EngineInput,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        session_id: str | None = None,
+        kv_hints: Any = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
+    ) -> RemoteRequest:
+        """Consume sentinels, validate as the engine's front end would, and encode.
+
+        Raises:
+            InvalidRequest: if the prompt's text spells a reserved token.
+            VLLMValidationError: if vLLM's input processor refuses the request.
+        """
+        if not (isinstance(prompt, dict) and "type" in prompt):
+            raise NotImplementedError("Only rendered prompts can be sent to a replica")
+        if kv_hints is not None:
+            raise NotImplementedError("KV hints do not cross to the generate service")
+        consumed = self._consumer.consume(prompt)
+        core = self.input_processor.process_inputs(
+            request_id,
+            consumed,
+            sampling_params,
+            supported_tasks=self._supported_tasks,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+            session_id=session_id,
+        )
+        fields, apart = encode_sampling_params(sampling_params)
+        wire = GenerateRequest(
+            request_id=request_id,
+            token_ids=consumed.get("prompt_token_ids") or [0] * len(consumed["prompt_embeds"]),
+            sampling_params=fields,
+            features=encode_features(consumed),
+            prompt_embeds=encode_prompt_embeds(consumed),
+            stream=bool(sampling_params.stop)
+            or sampling_params.output_kind is RequestOutputKind.DELTA,
+            cache_salt=consumed.get("cache_salt"),
+            priority=priority,
+            kv_transfer_params=apart.get("kv_transfer_params"),
+            ec_transfer_params=apart.get("ec_transfer_params"),
+            protocol_version=PROTOCOL_VERSION,
+            lora=_encode_lora(lora_request),
+            data_parallel_rank=data_parallel_rank,
+            session_id=session_id,
+            trace_headers=dict(trace_headers) if trace_headers else None,
+            reasoning_ended=reasoning_ended,
+            reasoning_parser_kwargs=None
+            if reasoning_parser_kwargs is None
+            else ReasoningParserKwargs(**reasoning_parser_kwargs),
+        )
+        # The client is echoed the ids that its prompt was rendered to, sentinels and all.
+        core.prompt_token_ids = prompt.get("prompt_token_ids")
+        return RemoteRequest(core, wire)
+
+    async def _run_one(
+        self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
+    ) -> AsyncGenerator[RequestOutput, None]:
+        request_id = request.core.request_id
+        self.derenderer.add(request.core, text, outputs)
+        try:
+            async with self._pool.generate(encode_binary(request.wire)) as deltas:
+                async for delta in deltas:
+                    ended = self.derenderer.feed(request_id, delta)
+                    if (output := take_output(outputs)) is not None:
+                        yield output
+                    if ended:
+                        return
+        finally:
+            self.derenderer.drop(request_id)
+
+    async def _run_choices(
+        self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run each choice as a stream of its own, so that a stop string ends just that one."""
+        parent = ParentRequest(request.core)
+        choices = [_choice(request, parent, index) for index in range(parent.n)]
+        for index, choice in enumerate(choices):
+            self.derenderer.add(choice.core, text, outputs, parent=parent, index=index)
+        tasks = [asyncio.create_task(self._pump(choice, outputs)) for choice in choices]
+        try:
+            finished = False
+            while not finished:
+                output = await outputs.get()
+                assert isinstance(output, RequestOutput)
+                finished = output.finished
+                yield output
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for choice in choices:
+                self.derenderer.drop(choice.core.request_id)
+
+    async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
+        try:
+            async with self._pool.generate(encode_binary(choice.wire)) as deltas:
+                async for delta in deltas:
+                    if self.derenderer.feed(choice.core.request_id, delta):
+                        return
+        except Exception as error:
+            outputs.put(error)
+
+    def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        raise NotImplementedError("Pooling models are not served by the pair")
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        if not self._pool.has_ready_replica():
+            raise ReplicasUnavailable(self._pool.unavailable())
+
+    async def check_health(self) -> None:
+        if not self._pool.has_ready_replica():
+            raise EngineDeadError
+
+    async def get_supported_tasks(self) -> tuple[Any, ...]:
+        return self._supported_tasks
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Nothing to do: a request ends in the engine when its stream is closed."""
+
+    @property
+    def is_running(self) -> bool:
+        return True
+
+    @property
+    def is_stopped(self) -> bool:
+        return False
+
+    @property
+    def errored(self) -> bool:
+        # vLLM's launcher ends the process when this is true; an outage of replicas passes.
+        return False
+
+    @property
+    def dead_error(self) -> BaseException:
+        return EngineDeadError()
+
+    async def is_tracing_enabled(self) -> bool:
+        return self.vllm_config.observability_config.otlp_traces_endpoint is not None
+
+    async def do_log_stats(self) -> None:
+        """Nothing to log: the engine's statistics are logged where the engine is."""
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self.renderer.shutdown()
+
+
+def _choice(request: RemoteRequest, parent: ParentRequest, index: int) -> RemoteRequest:
+    """One of n choices, numbered and seeded as vLLM's own fan-out does."""
+    core = copy.copy(request.core)
+    core.request_id, core.sampling_params = parent.get_child_info(index)
+    fields = {**request.wire.sampling_params, "n": 1}
+    if core.sampling_params.seed is not None:
+        fields["seed"] = core.sampling_params.seed
+    return RemoteRequest(core, msgspec.structs.replace(request.wire, sampling_params=fields))
+
+
+def _encode_lora(lora: LoRARequest | None) -> LoRA | None:
+    return None if lora is None else LoRA(lora.lora_name, lora.lora_int_id, lora.lora_path)
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn the wire's errors into those that vLLM's serving classes and handlers know."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise VLLMValidationError(error.message, parameter=error.param) from error
+    except UnknownModel as error:
+        raise VLLMNotFoundError(error.message) from error
+    except Unavailable as error:
+        raise ReplicasUnavailable(error) from error
+    except TandemError as error:
+        raise GenerationError(error.message) from error

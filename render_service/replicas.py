@@ -1,0 +1,248 @@
+"""The generate replicas: who is in rotation, and who gets the next request."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from render_service.agreement import differences
+from render_service.transport import GenerateTransport, NotAccepted, NotReady, without_userinfo
+from shared_protocol.answer import TokenDelta
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
+from shared_protocol.errors import ReplicaFailed, Unavailable
+from shared_protocol.serving_info import ServingInfo
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_INTERVAL_S: Final = 5.0
+
+
+@dataclass(eq=False)
+class Replica:
+    """
+    Attributes:
+        url: where it is, possibly with credentials; `name` is the part to show.
+        outstanding: requests that it has and has not finished.
+        reason: why it is out of rotation; None while it is in rotation.
+        info: what it said of itself last.
+        probed_reason: what the last probe found.
+        suspect: set when a request failed since the last probe began.
+    """
+
+    url: str
+    name: str
+    outstanding: int = 0
+    reason: str | None = "not probed yet"
+    info: ServingInfo | None = None
+    probed_reason: str | None = "not probed yet"
+    suspect: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ready(self) -> bool:
+        return self.reason is None
+
+
+class ReplicaPool:
+    """Probes the replicas while it is open, and sends each request to one that is in rotation.
+
+    A replica that fails a request leaves the rotation at once; a probe, which follows soon,
+    brings it back.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        transport: GenerateTransport,
+        *,
+        expected: ServingInfo | None = None,
+        probe_interval_s: float = 1.0,
+    ) -> None:
+        """
+        Args:
+            expected: what a replica must serve to be in rotation; see `expect`.
+        """
+        self._replicas = [Replica(url, without_userinfo(url)) for url in urls]
+        names = {replica.name for replica in self._replicas}
+        if not names or len(names) < len(urls):
+            raise ValueError("the pool needs at least one replica, and each one once")
+        self._transport = transport
+        self._expected = expected
+        self._probe_interval_s = probe_interval_s
+        self._probing: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._first: asyncio.Future[ServingInfo] = asyncio.get_running_loop().create_future()
+        self._probing = [asyncio.create_task(self._keep_probing(r)) for r in self._replicas]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._probing:
+            task.cancel()
+        await asyncio.gather(*self._probing, return_exceptions=True)
+
+    def has_ready_replica(self) -> bool:
+        return any(replica.ready for replica in self._replicas)
+
+    def unavailable(self, *, retry_after_s: int = 1) -> Unavailable:
+        """The error to answer with while no replica takes requests."""
+        return Unavailable(
+            "No generate replica takes requests at the moment", retry_after_s=retry_after_s
+        )
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "ready": self.has_ready_replica(),
+            "replicas": [
+                {
+                    "url": replica.name,
+                    "ready": replica.ready,
+                    "outstanding": replica.outstanding,
+                    "reason": replica.reason,
+                }
+                for replica in self._replicas
+            ],
+        }
+
+    async def wait_for_first(self, timeout_s: float) -> ServingInfo:
+        """Wait until one replica is ready, and return what it serves.
+
+        Raises:
+            TimeoutError: naming each replica and why it is not ready.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self._first.done():
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                raise TimeoutError(
+                    f"no generate replica was ready after {timeout_s:g} s: {self._reasons()}"
+                )
+            await asyncio.wait([self._first], timeout=min(remaining, _PROGRESS_INTERVAL_S))
+            if not self._first.done():
+                logger.info("waiting for a generate replica: %s", self._reasons())
+        return self._first.result()
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{replica.name}: {replica.reason}" for replica in self._replicas)
+
+    def expect(self, expected: ServingInfo) -> None:
+        """From now on keep replicas that serve something else out of rotation."""
+        self._expected = expected
+        for replica in self._replicas:
+            if replica.ready:
+                self._conclude(replica, self._disagreement(replica))
+
+    @asynccontextmanager
+    async def generate(
+        self,
+        body: bytes,
+        *,
+        content_type: str = BINARY_CONTENT_TYPE,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
+        """Send a request to the least loaded replica; inside the context, iterate over its deltas.
+
+        The request goes to a second replica only if the first has not begun it.
+
+        Raises:
+            Unavailable: on entering, if no replica takes the request.
+            TandemError: on entering or iterating, as `GenerateTransport.stream`.
+        """
+        async with AsyncExitStack() as stack:
+            yield await self._first_that_accepts(stack, body, content_type, headers)
+
+    async def _first_that_accepts(
+        self,
+        stack: AsyncExitStack,
+        body: bytes,
+        content_type: str,
+        headers: Mapping[str, str] | None,
+    ) -> AsyncIterator[TokenDelta]:
+        tried: set[Replica] = set()
+        retry_after_s: list[int] = []
+        while (replica := self._least_loaded(tried)) is not None:
+            tried.add(replica)
+            attempt = self._attempt(replica, body, content_type, headers)
+            try:
+                return await stack.enter_async_context(attempt)
+            except NotAccepted as refusal:
+                retry_after_s.append(refusal.retry_after_s or 1)
+        raise self.unavailable(retry_after_s=min(retry_after_s, default=1))
+
+    def _least_loaded(self, tried: set[Replica]) -> Replica | None:
+        candidates = [r for r in self._replicas if r.ready and r not in tried]
+        # Ties are broken by chance: many render processes choose without knowing of each other.
+        return min(candidates, key=lambda r: (r.outstanding, random.random()), default=None)
+
+    @asynccontextmanager
+    async def _attempt(
+        self,
+        replica: Replica,
+        body: bytes,
+        content_type: str,
+        headers: Mapping[str, str] | None,
+    ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
+        replica.outstanding += 1
+        try:
+            async with self._transport.stream(
+                replica.url, body, content_type=content_type, headers=headers
+            ) as deltas:
+                yield deltas
+        except (NotAccepted, ReplicaFailed) as error:
+            if isinstance(error, NotAccepted):
+                logger.info("%s did not take a request: %s", replica.name, error)
+            replica.reason = f"failed a request: {error}"
+            replica.suspect.set()
+            raise
+        finally:
+            replica.outstanding -= 1
+
+    async def _keep_probing(self, replica: Replica) -> None:
+        # A replica that refuses requests under load but is ready is probed again after each
+        # refusal; this bounds how often.
+        gap_s = self._probe_interval_s / 10
+        while True:
+            replica.suspect.clear()
+            reason = await self._probe(replica)
+            # What a probe found before a request failed is no news any more.
+            if reason is not None or not replica.suspect.is_set():
+                self._conclude(replica, reason)
+            await asyncio.sleep(gap_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._probe_interval_s - gap_s):
+                    await replica.suspect.wait()
+
+    async def _probe(self, replica: Replica) -> str | None:
+        """Find out why the replica should get no requests; None if it should."""
+        try:
+            await self._transport.ready(replica.url)
+            # Each time: behind the same URL there may be another process by now.
+            replica.info = await self._transport.info(replica.url)
+        except NotReady as error:
+            return str(error)
+        except Exception:
+            # Without its probe a replica would stay out, or in, forever.
+            logger.exception("the probe of %s failed", replica.name)
+            return "its probe failed"
+        return self._disagreement(replica)
+
+    def _disagreement(self, replica: Replica) -> str | None:
+        if self._expected is None or replica.info is None:
+            return None
+        lines = differences(self._expected, replica.info)
+        return f"serves something else: {'; '.join(lines)}" if lines else None
+
+    def _conclude(self, replica: Replica, reason: str | None) -> None:
+        replica.reason = reason
+        if reason is None and replica.info is not None and not self._first.done():
+            self._first.set_result(replica.info)
+        if reason == replica.probed_reason:
+            return
+        replica.probed_reason = reason
+        if reason is None:
+            logger.info("%s is in rotation", replica.name)
+        else:
+            logger.warning("%s is out of rotation: %s", replica.name, reason)

@@ -1,0 +1,368 @@
+"""The HTTP between the tiers: probes of a replica, and the stream of one answer.
+
+What matters of a failure is whether the replica may have begun the request, for then nobody else
+may get it:
+
+- `NotAccepted`: it has not. There was no connection, or the replica itself answered 503 or 429.
+- `ReplicaFailed`: it may have. The connection was lost after sending began, or what came back is
+  no answer of a replica.
+- any other `TandemError`: it has answered, and this is the answer.
+
+A connection that idled in the pool is where these blur: closed by the replica just before a
+request goes out on it, it fails as if the replica had died of the request. Nothing a client sees
+tells the two apart, so such a failure is `ReplicaFailed` too, and the race is avoided instead: the
+pool drops a connection after ``keepalive_expiry_s``, long before the replica does
+(`MIN_SERVER_KEEP_ALIVE_S`), and a replica that shuts down is to say so on ``/ready`` for some
+probe intervals before it closes its connections.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+import httpx
+import msgspec
+
+from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
+from shared_protocol.errors import (
+    InternalError,
+    InvalidRequest,
+    MissingFeatures,
+    PayloadTooLarge,
+    ReplicaFailed,
+    TandemError,
+    Unavailable,
+    UnknownModel,
+)
+from shared_protocol.frames import BrokenStream, FrameReader
+from shared_protocol.serving_info import INFO_PATH, ServingInfo
+
+logger = logging.getLogger(__name__)
+
+GENERATE_PATH: Final = "/inference/v1/generate"
+READY_PATH: Final = "/ready"
+
+MIN_SERVER_KEEP_ALIVE_S: Final = 60
+"""How long a replica must at least keep an idle connection."""
+
+_MAX_ERROR_BYTES: Final = 1 << 20
+_ERROR_TIMEOUT_S: Final = 5.0
+_END_TIMEOUT_S: Final = 0.2
+
+# A replica whose host vanishes closes nothing. Streams may be silent for any time, so it is the
+# kernel that finds out, within about half a minute.
+_SOCKET_OPTIONS: Final = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+]
+
+_CLIENT_ERRORS: Final[dict[int, type[TandemError]]] = {
+    error.status: error for error in (InvalidRequest, UnknownModel, PayloadTooLarge)
+}
+
+
+class NotAccepted(Exception):
+    """The replica has not begun the request and never will: another one may get it."""
+
+    def __init__(self, reason: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(Exception):
+    """What a probe found instead of a replica that takes requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportSettings:
+    """
+    Attributes:
+        read_timeout_s: the longest silence in an answer; None waits forever, as a request may
+            be queued for any time.
+        write_timeout_s: the longest time that sending a request may take.
+        max_connections: of all answers together; None sets no limit.
+        max_idle_connections: kept for later requests.
+        keepalive_expiry_s: how long they are kept; well below `MIN_SERVER_KEEP_ALIVE_S`.
+    """
+
+    connect_timeout_s: float = 3.0
+    read_timeout_s: float | None = None
+    write_timeout_s: float = 60.0
+    probe_timeout_s: float = 5.0
+    max_connections: int | None = None
+    max_idle_connections: int = 256
+    keepalive_expiry_s: float = 15.0
+
+
+class GenerateTransport:
+    """Talks with replicas by their URL, which may carry a user and a password."""
+
+    def __init__(
+        self,
+        settings: TransportSettings | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = settings = settings or TransportSettings()
+        verify = ssl_context or httpx.create_ssl_context()
+        self._streams = _client(
+            httpx.Timeout(
+                connect=settings.connect_timeout_s,
+                read=settings.read_timeout_s,
+                write=settings.write_timeout_s,
+                pool=settings.connect_timeout_s,
+            ),
+            httpx.Limits(
+                max_connections=settings.max_connections,
+                max_keepalive_connections=settings.max_idle_connections,
+                keepalive_expiry=settings.keepalive_expiry_s,
+            ),
+            verify,
+        )
+        # A probe connects anew each time: whether the replica still takes connections is part of
+        # what it asks. And it never waits for a connection behind the streams.
+        self._probes = _client(
+            httpx.Timeout(None), httpx.Limits(max_keepalive_connections=0), verify
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections, which ends the answers that are still streaming."""
+        await self._streams.aclose()
+        await self._probes.aclose()
+
+    async def ready(self, url: str) -> None:
+        """Ask whether the replica takes requests.
+
+        Raises:
+            NotReady: if it does not say so, with its reason.
+        """
+        await self._probe(url, READY_PATH)
+
+    async def info(self, url: str) -> ServingInfo:
+        """Ask what the replica serves.
+
+        Raises:
+            NotReady: if there is no answer that says it.
+        """
+        response = await self._probe(url, INFO_PATH)
+        try:
+            return msgspec.json.decode(response.content, type=ServingInfo)
+        except msgspec.DecodeError as error:
+            raise NotReady(f"its {INFO_PATH} is not understood: {error}") from error
+
+    async def _probe(self, url: str, path: str) -> httpx.Response:
+        address, auth = _address(url, path)
+        try:
+            async with asyncio.timeout(self._settings.probe_timeout_s):
+                response = await self._probes.get(address, auth=auth)
+        except TimeoutError as error:
+            raise NotReady(
+                f"no answer on {path} within {self._settings.probe_timeout_s:g} s"
+            ) from error
+        except httpx.HTTPError as error:
+            raise NotReady(f"no answer on {path} ({_describe(error)})") from error
+        if response.status_code != httpx.codes.OK:
+            answer = _parse_error(response.content)
+            message = f": {answer.message}" if answer else ""
+            raise NotReady(f"{path} answered {response.status_code}{message}")
+        return response
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        content_type: str = BINARY_CONTENT_TYPE,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
+        """Send a request; inside the context, iterate over its deltas, the last one finished.
+
+        Leaving the context before the last delta closes the connection at once, which aborts the
+        request in the engine.
+
+        Raises:
+            NotAccepted: on entering, if the replica has not begun the request.
+            ReplicaFailed: on entering or iterating, if it may have begun and is lost.
+            TandemError: on entering or iterating, if it answers with an error.
+        """
+        response = await self._post(url, body, {"Content-Type": content_type, **(headers or {})})
+        try:
+            if response.status_code != httpx.codes.OK:
+                raise await _refusal(response)
+            answer = _Answer(response)
+            async with aclosing(answer.deltas()) as deltas:
+                yield deltas
+            if answer.complete:
+                await answer.read_end()
+        finally:
+            await response.aclose()
+
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        address, auth = _address(url, GENERATE_PATH)
+        request = self._streams.build_request(
+            "POST", address, content=body, headers={"Accept": FRAMES_CONTENT_TYPE, **headers}
+        )
+        try:
+            return await self._streams.send(request, auth=auth, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise NotAccepted(f"could not connect ({_describe(error)})") from error
+        except httpx.PoolTimeout as error:
+            # No fault of the replica, and the limit is the same for all of them.
+            raise Unavailable("Too many requests are being answered") from error
+        except (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError) as error:
+            raise _lost(address, error) from error
+
+
+class _Answer:
+    """The deltas of one answer.
+
+    Attributes:
+        complete: whether the last one has been seen.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._url = response.url
+        self._content_type = response.headers.get("content-type", "")
+        self._chunks = response.aiter_raw()
+        self.complete = False
+
+    async def deltas(self) -> AsyncGenerator[TokenDelta, None]:
+        if self._content_type != FRAMES_CONTENT_TYPE:
+            raise _lost(self._url, BrokenStream(f"an answer of type {self._content_type!r}"))
+        reader = FrameReader()
+        try:
+            async for chunk in self._chunks:
+                for frame in reader.feed(chunk):
+                    if isinstance(frame, Failure):
+                        raise _error(self._url, frame.status, frame.message, frame.param)
+                    self.complete = frame.finished
+                    yield frame
+                    if self.complete:
+                        return
+        except (httpx.TransportError, BrokenStream) as error:
+            raise _lost(self._url, error) from error
+        raise _lost(self._url, BrokenStream("the answer has no last delta"))
+
+    async def read_end(self) -> None:
+        """Read what ends the body, so that the connection can be used again."""
+        with suppress(TimeoutError, httpx.TransportError):
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                async for _ in self._chunks:
+                    pass
+
+
+class _ErrorObject(msgspec.Struct):
+    message: str
+    param: str | None = None
+    missing_hashes: list[str] = []
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorObject
+
+
+def _parse_error(body: bytes) -> _ErrorObject | None:
+    """Read the body of an error of a replica; None if it is not one."""
+    try:
+        return msgspec.json.decode(body, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        return None
+
+
+async def _refusal(response: httpx.Response) -> Exception:
+    """What to raise for an answer that is not 200."""
+    status = response.status_code
+    error = _parse_error(await _read_error(response))
+    if error is None:
+        # Not the words of a replica. A proxy in between answers 503 also for a connection that it
+        # lost after it had passed the request on.
+        return _lost(response.url, BrokenStream(f"{status} without an error body"))
+    if status in (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS):
+        retry_after = response.headers.get("retry-after", "")
+        return NotAccepted(
+            f"answered {status}: {error.message}",
+            retry_after_s=int(retry_after) if retry_after.isdecimal() else None,
+        )
+    if status == httpx.codes.CONFLICT:
+        return MissingFeatures(error.missing_hashes)
+    return _error(response.url, status, error.message, error.param)
+
+
+async def _read_error(response: httpx.Response) -> bytes:
+    """Read the body of an error as far as it comes: the status alone is worth something."""
+    body = bytearray()
+    with suppress(TimeoutError, httpx.TransportError):
+        async with asyncio.timeout(_ERROR_TIMEOUT_S):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > _MAX_ERROR_BYTES:
+                    break
+    return bytes(body)
+
+
+def _error(url: httpx.URL, status: int, message: str, param: str | None) -> TandemError:
+    """The error to pass on for one that a replica answered with."""
+    if 400 <= status < 500 and status not in (
+        # Our credentials were refused, not the client's.
+        httpx.codes.UNAUTHORIZED,
+        httpx.codes.FORBIDDEN,
+    ):
+        # A status without a class of its own is to be read as 400, says HTTP.
+        return _CLIENT_ERRORS.get(status, InvalidRequest)(message, param=param)
+    logger.error("%s answered %d: %s", _origin(url), status, message)
+    return InternalError("The generate service failed to answer this request")
+
+
+def _lost(url: httpx.URL, error: Exception) -> ReplicaFailed:
+    logger.warning("%s was lost with a request: %s", _origin(url), _describe(error))
+    return ReplicaFailed("The generate service was lost while it had this request")
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def without_userinfo(url: str) -> str:
+    """The part of a replica's URL that may be shown."""
+    return str(_address(url, "")[0])
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def _address(url: str, path: str) -> tuple[httpx.URL, httpx.Auth | None]:
+    """Split the credentials off, as httpx logs the URLs that it requests."""
+    parsed = httpx.URL(url)
+    auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
+    return httpx.URL(str(parsed.copy_with(userinfo=b"")).rstrip("/") + path), auth
+
+
+def _client(
+    timeout: httpx.Timeout, limits: httpx.Limits, verify: ssl.SSLContext
+) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(
+            verify=verify, limits=limits, socket_options=_SOCKET_OPTIONS
+        ),
+        timeout=timeout,
+        headers={"Accept-Encoding": "identity"},
+        # Neither the machine's proxy nor its .netrc belongs between the tiers.
+        trust_env=False,
+    )

@@ -1,0 +1,75 @@
+"""vLLM's own front end, put together on a remote engine."""
+
+from argparse import Namespace
+
+from fastapi import FastAPI
+from vllm import envs
+from vllm import version as vllm_version
+from vllm.config import ParallelConfig, VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.app import build_app
+
+from render_service.remote_engine import RemoteEngine
+from render_service.replicas import ReplicaPool
+from shared_protocol.serving_info import ServingInfo
+
+
+def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
+    """Build vLLM's configuration for a process without device and weights.
+
+    Args:
+        replica: what a generate replica says; the engine may have lowered `max_model_len`.
+    """
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    engine_args.max_model_len = replica.max_model_len
+    model_config = engine_args.create_model_config()
+    # As `vllm launch render` does: no kernels are chosen here, and no KV cache is sized.
+    model_config.quantization = None
+    envs.VLLM_CPU_KVCACHE_SPACE = 0
+    config = VllmConfig(
+        model_config=model_config,
+        # More than one API process selects the cache that keeps whole processed items; the
+        # default one would hand out None for a repeated image.
+        parallel_config=ParallelConfig(_api_process_count=2),
+        logging_config=engine_args.create_logging_config(),
+        structured_outputs_config=engine_args.create_structured_outputs_config(),
+    )
+    config.scheduler_config.max_num_seqs = replica.max_num_seqs
+    return config
+
+
+def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> ServingInfo:
+    """What this tier would say of itself; what it cannot know is taken from the replica."""
+    model = config.model_config
+    return ServingInfo(
+        model=args.model,
+        served_model_names=args.served_model_name or [args.model],
+        architecture=model.architectures[0],
+        vocab_size=model.get_vocab_size(),
+        hidden_size=model.get_hidden_size(),
+        max_model_len=args.max_model_len or replica.max_model_len,
+        dtype=str(model.dtype).removeprefix("torch."),
+        enable_prompt_embeds=model.enable_prompt_embeds,
+        max_logprobs=model.max_logprobs,
+        max_num_seqs=replica.max_num_seqs,
+        runner_type=model.runner_type,
+        supported_tasks=replica.supported_tasks,
+        generation_config=model.generation_config,
+        structured_outputs_backend=config.structured_outputs_config.backend,
+        reasoning_parser=config.structured_outputs_config.reasoning_parser,
+        vllm_version=vllm_version.__version__,
+    )
+
+
+async def build_frontend(
+    args: Namespace, config: VllmConfig, pool: ReplicaPool, replica: ServingInfo
+) -> tuple[FastAPI, RemoteEngine]:
+    """Build vLLM's application and its state on a `RemoteEngine`."""
+    # There is no engine here whose statistics could be polled.
+    args.disable_log_stats = True
+    tasks = tuple(replica.supported_tasks)
+    engine = RemoteEngine(config, pool, tasks)
+    app = build_app(args, tasks, config.model_config)
+    await init_app_state(engine, app.state, args, tasks)
+    return app, engine

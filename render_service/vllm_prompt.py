@@ -1,0 +1,91 @@
+"""A rendered prompt made ready for an engine: sentinels consumed, stray markers refused."""
+
+from typing import Any
+
+from vllm.inputs import EngineInput
+from vllm.renderers import BaseRenderer
+from vllm.renderers.chat_utils import PROMPT_EMBEDS_PLACEHOLDER_TOKEN
+
+from render_service.sentinels import check_no_stray, consume_sentinels, spans_of_mask
+from render_service.vllm_request import encode_placeholders
+from shared_protocol.placeholders import PlaceholderRange
+
+_PROMPT_EMBEDS = "prompt_embeds"
+
+
+class PromptConsumer:
+    """Consumes the sentinels of rendered prompts, for one model's tokenizer."""
+
+    def __init__(self, renderer: BaseRenderer) -> None:
+        self._renderer = renderer
+        self._model_config = renderer.model_config
+        self._marker_ids: dict[str, frozenset[int]] = {}
+
+    def consume(self, prompt: EngineInput) -> EngineInput:
+        """Return the prompt with every id inside the vocabulary; the one given stays as it is.
+
+        Raises:
+            InvalidRequest: if a text of the prompt spells a marker of its media.
+        """
+        if prompt["type"] == "embeds":
+            return self._consume_embeds(prompt)
+        if prompt["type"] != "multimodal":
+            return prompt
+        placeholders = encode_placeholders(prompt["mm_placeholders"])
+        token_ids = prompt["prompt_token_ids"]
+        for modality, ranges in placeholders.items():
+            if modality == _PROMPT_EMBEDS:
+                reserved = self._sentinel_ids()
+            else:
+                reserved = self._placeholder_ids(modality, token_ids, ranges)
+            check_no_stray(token_ids, reserved, ranges)
+        spans = [(span.offset, span.length) for span in placeholders.get(_PROMPT_EMBEDS, ())]
+        return _with(prompt, prompt_token_ids=consume_sentinels(token_ids, spans))
+
+    def _consume_embeds(self, prompt: Any) -> EngineInput:
+        if "prompt_token_ids" not in prompt:
+            return prompt
+        spans = list(spans_of_mask(prompt["is_token_ids"]))
+        ranges = [PlaceholderRange(offset, length) for offset, length in spans]
+        token_ids = prompt["prompt_token_ids"]
+        check_no_stray(token_ids, self._sentinel_ids(), ranges)
+        return _with(prompt, prompt_token_ids=consume_sentinels(token_ids, spans))
+
+    def _sentinel_ids(self) -> frozenset[int]:
+        tokenizer: Any = self._renderer.get_tokenizer()
+        return frozenset({tokenizer.convert_tokens_to_ids(PROMPT_EMBEDS_PLACEHOLDER_TOKEN)})
+
+    def _placeholder_ids(
+        self, modality: str, token_ids: list[int], ranges: list[PlaceholderRange]
+    ) -> frozenset[int]:
+        """The special tokens by which the processor knew where the items go.
+
+        Those that take embeddings, and those of the text that vLLM writes for an item of the
+        modality, as far as they stand inside the ranges: a token that the template puts around
+        each item is no marker.
+        """
+        inside = {token for place in ranges for token in token_ids[place.offset : place.end]}
+        embedded = {
+            token
+            for place in ranges
+            for start, end in place.embedded_runs()
+            for token in token_ids[start:end]
+        }
+        return self._special_ids() & (embedded | (self._written_ids(modality) & inside))
+
+    def _written_ids(self, modality: str) -> frozenset[int]:
+        if modality not in self._marker_ids:
+            from vllm.model_executor.model_loader import get_model_cls
+
+            text = get_model_cls(self._model_config).get_placeholder_str(modality, 1)
+            tokenizer = self._renderer.get_tokenizer()
+            ids = tokenizer.encode(text, add_special_tokens=False) if text else []
+            self._marker_ids[modality] = frozenset(ids)
+        return self._marker_ids[modality]
+
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(self._renderer.get_tokenizer().all_special_ids)
+
+
+def _with(prompt: EngineInput, **members: Any) -> EngineInput:
+    return {**prompt, **members}

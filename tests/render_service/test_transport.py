@@ -1,0 +1,506 @@
+import asyncio
+import base64
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import anyio
+import msgspec
+import pytest
+
+from render_service.transport import (
+    GenerateTransport,
+    NotAccepted,
+    NotReady,
+    TransportSettings,
+    without_userinfo,
+)
+from shared_protocol.answer import Failure, TokenDelta
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
+from shared_protocol.errors import (
+    InternalError,
+    InvalidRequest,
+    MissingFeatures,
+    PayloadTooLarge,
+    ReplicaFailed,
+    TandemError,
+    Unavailable,
+    UnknownModel,
+)
+from shared_protocol.frames import encode_frame
+from tests.processes import free_port
+from tests.render_service.fake_generate import (
+    FIRST,
+    INFO,
+    LAST,
+    Behaviour,
+    FakeGenerate,
+    answer,
+    answer_bytes,
+    answer_bytewise,
+    answer_error,
+    close_after,
+    eventually,
+    hang_after,
+    refuse,
+    reset_after,
+    write_raw,
+)
+
+pytestmark = pytest.mark.anyio
+
+BODY = b"a request"
+
+
+async def ask(transport: GenerateTransport, url: str) -> list[TokenDelta]:
+    async with transport.stream(url, BODY) as deltas:
+        return [delta async for delta in deltas]
+
+
+# Answers
+
+
+async def test_the_request_is_sent_as_it_is(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    body = bytes(range(256)) * 10_000
+    async with transport.stream(replica.url, body, headers={"traceparent": "00-1"}) as deltas:
+        assert [delta async for delta in deltas] == [FIRST, LAST]
+    (request,) = replica.requests
+    assert request.body == body
+    assert request.headers["content-type"] == BINARY_CONTENT_TYPE
+    assert request.headers["content-length"] == str(len(body))
+    assert request.headers["accept"] == "application/vnd.tandem.generate+msgpack"
+    assert request.headers["traceparent"] == "00-1"
+
+
+async def test_a_delta_is_there_as_soon_as_it_was_sent(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = hang_after(FIRST)
+    async with transport.stream(replica.url, BODY) as deltas, asyncio.timeout(1):
+        assert await anext(deltas) == FIRST
+
+
+async def test_frames_are_put_together_from_single_bytes(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = answer_bytewise(FIRST, LAST)
+    assert await ask(transport, replica.url) == [FIRST, LAST]
+
+
+async def test_all_frames_may_come_in_one_chunk(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = answer_bytes(encode_frame(FIRST) * 100 + encode_frame(LAST))
+    assert await ask(transport, replica.url) == [FIRST] * 100 + [LAST]
+
+
+async def test_an_answer_ends_with_its_last_delta(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = hang_after(FIRST, LAST)
+    async with asyncio.timeout(1):
+        assert await ask(transport, replica.url) == [FIRST, LAST]
+    await eventually(lambda: replica.connections == 0)
+
+
+@pytest.mark.parametrize("read_past_last", [True, False])
+async def test_a_connection_is_used_again(
+    transport: GenerateTransport, replica: FakeGenerate, read_past_last: bool
+) -> None:
+    for _ in range(3):
+        async with transport.stream(replica.url, BODY) as deltas:
+            async for delta in deltas:
+                if delta.finished and not read_past_last:
+                    break
+    assert len({request.client_port for request in replica.requests}) == 1
+    assert replica.disconnects == 0
+
+
+# Leaving early
+
+
+async def test_leaving_closes_the_connection(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = hang_after(FIRST)
+    async with transport.stream(replica.url, BODY) as deltas:
+        async for _ in deltas:
+            break
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+
+
+@pytest.mark.parametrize("behaviour", [hang_after(), hang_after(FIRST)], ids=["wait", "stream"])
+async def test_cancelling_the_task_closes_the_connection(
+    transport: GenerateTransport, replica: FakeGenerate, behaviour: Behaviour
+) -> None:
+    replica.behaviour = behaviour
+    task = asyncio.create_task(ask(transport, replica.url))
+    await eventually(lambda: len(replica.requests) == 1)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+
+
+@pytest.mark.parametrize("behaviour", [hang_after(), hang_after(FIRST)], ids=["wait", "stream"])
+async def test_cancelling_a_scope_closes_the_connection(
+    transport: GenerateTransport, replica: FakeGenerate, behaviour: Behaviour
+) -> None:
+    # As Starlette does: every await of the clean-up is cancelled again.
+    replica.behaviour = behaviour
+    with anyio.move_on_after(0.1):
+        await ask(transport, replica.url)
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+
+
+async def test_an_error_of_the_consumer_closes_the_connection(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = hang_after(FIRST)
+    with pytest.raises(ZeroDivisionError):
+        async with transport.stream(replica.url, BODY) as deltas:
+            await anext(deltas)
+            raise ZeroDivisionError
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+
+
+async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
+    tasks = asyncio.all_tasks()
+    async with GenerateTransport() as transport:
+        for behaviour in (answer(FIRST, LAST), hang_after(FIRST), reset_after(FIRST), refuse(503, "")):
+            replica.behaviour = behaviour
+            for _ in range(5):
+                with anyio.move_on_after(0.02):
+                    await asyncio.gather(ask(transport, replica.url), return_exceptions=True)
+        await transport.ready(replica.url)
+    await eventually(lambda: replica.connections == 0)
+    await eventually(lambda: asyncio.all_tasks() == tasks)
+
+
+# Not accepted
+
+
+async def test_nobody_listens(transport: GenerateTransport) -> None:
+    with pytest.raises(NotAccepted, match="could not connect"):
+        await ask(transport, f"http://127.0.0.1:{free_port()}")
+
+
+@contextmanager
+def deaf_listener() -> Iterator[str]:
+    """A socket whose queue of connections is full, so that the next ones are not answered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        with socket.create_connection(listener.getsockname()):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_connecting_takes_too_long() -> None:
+    settings = TransportSettings(connect_timeout_s=0.1)
+    with deaf_listener() as url:
+        async with GenerateTransport(settings) as transport:
+            with pytest.raises(NotAccepted, match="ConnectTimeout"):
+                await ask(transport, url)
+
+
+@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize(("retry_after", "seconds"), [("7", 7), (None, None), ("soon", None)])
+async def test_the_replica_refuses(
+    transport: GenerateTransport,
+    replica: FakeGenerate,
+    status: int,
+    retry_after: str | None,
+    seconds: int | None,
+) -> None:
+    replica.behaviour = refuse(status, "The queue is full", retry_after=retry_after)
+    with pytest.raises(NotAccepted, match=f"answered {status}: The queue is full") as caught:
+        await ask(transport, replica.url)
+    assert caught.value.retry_after_s == seconds
+
+
+async def test_all_connections_are_taken(replica: FakeGenerate) -> None:
+    settings = TransportSettings(max_connections=1, connect_timeout_s=0.1)
+    replica.behaviour = hang_after(FIRST)
+    async with GenerateTransport(settings) as transport:
+        async with transport.stream(replica.url, BODY):
+            with pytest.raises(Unavailable):
+                await ask(transport, replica.url)
+            await transport.ready(replica.url)
+    assert len(replica.requests) == 1
+
+
+# Answered with an error
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, InvalidRequest),
+        (404, UnknownModel),
+        (413, PayloadTooLarge),
+        (422, InvalidRequest),
+        (451, InvalidRequest),
+    ],
+)
+async def test_an_error_of_the_client(
+    transport: GenerateTransport, replica: FakeGenerate, status: int, kind: type[TandemError]
+) -> None:
+    replica.behaviour = refuse(status, "token_ids is empty", param="token_ids")
+    with pytest.raises(kind) as caught:
+        await ask(transport, replica.url)
+    assert type(caught.value) is kind
+    assert caught.value.message == "token_ids is empty"
+    assert caught.value.param == "token_ids"
+    assert len(replica.requests) == 1
+
+
+async def test_missing_features(transport: GenerateTransport, replica: FakeGenerate) -> None:
+    error = MissingFeatures(["aa", "bb"])
+    replica.behaviour = answer_error(409, msgspec.json.encode(error.body()))
+    with pytest.raises(MissingFeatures) as caught:
+        await ask(transport, replica.url)
+    assert caught.value.hashes == ["aa", "bb"]
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 401, 403])
+async def test_an_error_of_the_replica_stays_in_the_log(
+    transport: GenerateTransport,
+    replica: FakeGenerate,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replica.behaviour = refuse(status, "CUDA out of memory on host-17")
+    with pytest.raises(InternalError) as caught:
+        await ask(transport, replica.url)
+    assert "host-17" not in str(caught.value.body())
+    assert "host-17" in caplog.text
+    assert len(replica.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 502, 503])
+async def test_an_error_that_is_not_of_a_replica(
+    transport: GenerateTransport, replica: FakeGenerate, status: int
+) -> None:
+    body = b"upstream connect error or disconnect/reset before headers"
+    replica.behaviour = answer_error(status, body, content_type="text/plain")
+    with pytest.raises(ReplicaFailed):
+        await ask(transport, replica.url)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (Failure("min_p is too big", 400, param="min_p"), InvalidRequest, "min_p is too big"),
+        (Failure("CUDA error on host-17"), InternalError, "failed to answer"),
+        # The engine had the request: this must not look as if another one could get it.
+        (Failure("shutting down", 503), InternalError, "failed to answer"),
+    ],
+)
+async def test_a_failure_frame(
+    transport: GenerateTransport,
+    replica: FakeGenerate,
+    failure: Failure,
+    kind: type[TandemError],
+    message: str,
+) -> None:
+    replica.behaviour = answer(FIRST, failure)
+    seen = []
+    async with transport.stream(replica.url, BODY) as deltas:
+        with pytest.raises(kind, match=message) as caught:
+            async for delta in deltas:
+                seen.append(delta)  # noqa: PERF401
+    assert seen == [FIRST]
+    assert caught.value.param == failure.param
+
+
+# Lost
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        pytest.param(reset_after(), id="reset before the status"),
+        pytest.param(close_after(), id="close before the status"),
+        pytest.param(write_raw(b"\0garbage\r\n\r\n"), id="garbage for a status"),
+        pytest.param(write_raw(b"HTTP/1.1 200"), id="half a status"),
+        pytest.param(answer_error(204, b""), id="another status"),
+        pytest.param(answer_error(302, b""), id="a redirect"),
+        pytest.param(answer_bytes(b"{}", "application/json"), id="another content type"),
+    ],
+)
+async def test_lost_on_entering_or_at_once(
+    transport: GenerateTransport, replica: FakeGenerate, behaviour: Behaviour
+) -> None:
+    replica.behaviour = behaviour
+    with pytest.raises(ReplicaFailed):
+        await ask(transport, replica.url)
+    assert len(replica.requests) == 1
+    await eventually(lambda: replica.connections == 0)
+
+
+FRAME = encode_frame(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "deltas_before"),
+    [
+        pytest.param(reset_after(FIRST, FIRST), 2, id="reset"),
+        pytest.param(close_after(FIRST, FIRST), 2, id="closed"),
+        pytest.param(answer(FIRST, FIRST), 2, id="no last delta"),
+        pytest.param(answer(), 0, id="empty"),
+        pytest.param(answer_bytes(FRAME + FRAME[:-1]), 1, id="half a frame"),
+        pytest.param(answer_bytes(FRAME + b"\x05\0\0\0\xc1\xc1\xc1\xc1\xc1"), 1, id="no frame"),
+        pytest.param(answer_bytes(FRAME + b"\xff" * 10), 1, id="a length beyond any"),
+        pytest.param(answer_bytes(b"<html>"), 0, id="html"),
+    ],
+)
+async def test_lost_while_streaming(
+    transport: GenerateTransport,
+    replica: FakeGenerate,
+    behaviour: Behaviour,
+    deltas_before: int,
+) -> None:
+    replica.behaviour = behaviour
+    seen = []
+
+    async def read(deltas: AsyncIterator[TokenDelta]) -> None:
+        async for delta in deltas:
+            seen.append(delta)  # noqa: PERF401
+
+    async with transport.stream(replica.url, BODY) as deltas:
+        with pytest.raises(ReplicaFailed) as caught:
+            await read(deltas)
+    assert seen == [FIRST] * deltas_before
+    assert "127.0.0.1" not in str(caught.value.body())
+    assert len(replica.requests) == 1
+
+
+async def test_the_replica_is_killed(transport: GenerateTransport, replica: FakeGenerate) -> None:
+    replica.behaviour = hang_after(FIRST)
+    async with transport.stream(replica.url, BODY) as deltas:
+        await anext(deltas)
+        replica.kill()
+        with pytest.raises(ReplicaFailed):
+            await anext(deltas)
+
+
+async def test_a_silence_beyond_the_limit(replica: FakeGenerate) -> None:
+    replica.behaviour = hang_after()
+    async with GenerateTransport(TransportSettings(read_timeout_s=0.1)) as transport:
+        with pytest.raises(ReplicaFailed):
+            await ask(transport, replica.url)
+    await eventually(lambda: replica.disconnects == 1)
+
+
+# A connection that idled
+
+
+async def test_lost_on_a_used_connection_is_not_sent_again(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    await ask(transport, replica.url)
+    replica.behaviour = reset_after()
+    with pytest.raises(ReplicaFailed):
+        await ask(transport, replica.url)
+    assert len(replica.requests) == 2
+    assert len({request.client_port for request in replica.requests}) == 1
+
+
+async def test_a_connection_that_the_replica_closed_is_not_used(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    await ask(transport, replica.url)
+    replica.close_connections()
+    await eventually(lambda: replica.connections == 0)
+    assert await ask(transport, replica.url) == [FIRST, LAST]
+
+
+async def test_a_connection_is_not_kept_beyond_its_expiry(replica: FakeGenerate) -> None:
+    async with GenerateTransport(TransportSettings(keepalive_expiry_s=0.1)) as transport:
+        for _ in range(2):
+            await ask(transport, replica.url)
+            await asyncio.sleep(0.15)
+    assert len({request.client_port for request in replica.requests}) == 2
+
+
+# Probes
+
+
+async def test_a_ready_replica(transport: GenerateTransport, replica: FakeGenerate) -> None:
+    await transport.ready(replica.url)
+    assert await transport.info(replica.url) == INFO
+
+
+async def test_a_member_that_a_later_version_added_is_ignored(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.info = msgspec.json.encode(msgspec.to_builtins(INFO) | {"region": "north"})
+    assert await transport.info(replica.url) == INFO
+
+
+async def test_a_replica_that_says_why_it_is_not_ready(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.not_ready = "The engine is starting"
+    with pytest.raises(NotReady, match="/ready answered 503: The engine is starting"):
+        await transport.ready(replica.url)
+
+
+@pytest.mark.parametrize("info", [b"<html>", b"{}", b'{"vocab_size": "many"}'])
+async def test_an_info_that_is_none(
+    transport: GenerateTransport, replica: FakeGenerate, info: bytes
+) -> None:
+    replica.info = info
+    with pytest.raises(NotReady, match="not understood"):
+        await transport.info(replica.url)
+
+
+async def test_a_probe_of_nobody(transport: GenerateTransport) -> None:
+    with pytest.raises(NotReady, match="ConnectError"):
+        await transport.ready(f"http://127.0.0.1:{free_port()}")
+
+
+async def test_a_probe_without_an_answer(replica: FakeGenerate) -> None:
+    replica.probe_delay_s = 5.0
+    async with GenerateTransport(TransportSettings(probe_timeout_s=0.1)) as transport:
+        with pytest.raises(NotReady, match=r"within 0\.1 s"):
+            await transport.ready(replica.url)
+
+
+# URLs
+
+
+async def test_credentials_of_the_url_are_sent_and_not_logged(
+    transport: GenerateTransport, replica: FakeGenerate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = replica.url.replace("http://", "http://render:se%40cret@")
+    await transport.ready(url)
+    await ask(transport, url)
+    replica.behaviour = reset_after()
+    with pytest.raises(ReplicaFailed):
+        await ask(transport, url)
+    sent = replica.requests[0].headers["authorization"].removeprefix("Basic ")
+    assert base64.b64decode(sent) == b"render:se@cret"
+    assert str(replica.port) in caplog.text
+    assert "cret" not in caplog.text
+    assert sent not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://gpu-1:8000", "http://gpu-1:8000"),
+        ("https://user:secret@gpu-1/tandem/", "https://gpu-1/tandem"),
+        ("http://user@[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_the_part_of_a_url_to_show(url: str, shown: str) -> None:
+    assert without_userinfo(url) == shown
+
+
+def test_settings_are_frozen() -> None:
+    assert replace(TransportSettings(), max_connections=1).max_connections == 1
