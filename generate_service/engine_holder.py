@@ -30,15 +30,21 @@ class EngineHolder:
     """Starts the engine in the background, so that the service can say "not ready" meanwhile."""
 
     def __init__(
-        self, start: Callable[[], Awaitable[ServedEngine]], *, on_failure: Callable[[], None]
+        self,
+        start: Callable[[], Awaitable[ServedEngine]],
+        *,
+        on_failure: Callable[[], None],
+        retry_after_s: int,
     ) -> None:
         """
         Args:
             start: starts the engine.
             on_failure: called once if the engine cannot start, or dies.
+            retry_after_s: when asking again makes sense while there is no engine.
         """
         self._start = start
         self._on_failure = on_failure
+        self._retry_after_s = retry_after_s
         self._engine: ServedEngine | None = None
         self.failed = False
 
@@ -53,10 +59,13 @@ class EngineHolder:
             Unavailable: while it is starting, and after it has died.
         """
         if self.dead:
-            raise Unavailable("The engine of this replica has died")
+            raise self._unavailable("The engine of this replica has died")
         if self._engine is None:
-            raise Unavailable("The engine of this replica is starting", retry_after_s=5)
+            raise self._unavailable("The engine of this replica is starting")
         return self._engine
+
+    def _unavailable(self, message: str) -> Unavailable:
+        return Unavailable(message, retry_after_s=self._retry_after_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

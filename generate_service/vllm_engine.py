@@ -115,6 +115,8 @@ class DeltaProcessor(OutputProcessor):
 class DeltaLLM(AsyncLLM):
     """AsyncLLM with a `DeltaProcessor` in place of the processor that makes text."""
 
+    output_processor: OutputProcessor
+
     def _run_output_handler(self) -> None:
         if not isinstance(self.output_processor, DeltaProcessor):
             made = self.output_processor

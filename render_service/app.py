@@ -11,10 +11,10 @@ from shared_protocol.errors import Unavailable
 
 
 def complete_app(
-    app: FastAPI, engine: RemoteEngine, pool: ReplicaPool, *, max_body_bytes: int
+    app: FastAPI, engine: RemoteEngine, pool: ReplicaPool, *, max_body_bytes: int, version: str
 ) -> FastAPI:
     """Add readiness, the ``/render`` endpoints and the body limit to vLLM's application."""
-    app.title = "Tandem render service"
+    app.title, app.version = "Tandem render service", version
     if (chat := app.state.openai_serving_chat) is not None:
         # In front of vLLM's own routes of these paths, which lose the masks.
         app.router.routes[:0] = render_router(chat, engine).routes

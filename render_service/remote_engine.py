@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from vllm.config import VllmConfig
@@ -36,14 +37,21 @@ from render_service.vllm_request import (
     encode_prompt_embeds,
     encode_sampling_params,
 )
-from shared_protocol.binary_codec import encode_binary
+from shared_protocol.answer import TokenDelta
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
 from shared_protocol.errors import InvalidRequest, TandemError, Unavailable, UnknownModel
+from shared_protocol.json_codec import JSON_CONTENT_TYPE, encode_json
 from shared_protocol.request import (
     PROTOCOL_VERSION,
     GenerateRequest,
     LoRA,
     ReasoningParserKwargs,
 )
+
+_ENCODINGS: Final[dict[str, tuple[Callable[[GenerateRequest], bytes], str]]] = {
+    "binary": (encode_binary, BINARY_CONTENT_TYPE),
+    "json": (encode_json, JSON_CONTENT_TYPE),
+}
 
 
 class ReplicasUnavailable(GracefulHTTPError):
@@ -71,7 +79,12 @@ class RemoteEngine(EngineSideCalls):
     """Encodes, sends, and makes text of what comes back; vLLM's serving classes sit on top."""
 
     def __init__(
-        self, vllm_config: VllmConfig, pool: ReplicaPool, supported_tasks: Iterable[str]
+        self,
+        vllm_config: VllmConfig,
+        pool: ReplicaPool,
+        supported_tasks: Iterable[str],
+        *,
+        wire: str = "binary",
     ) -> None:
         self.vllm_config = vllm_config
         self.model_config = vllm_config.model_config
@@ -81,6 +94,7 @@ class RemoteEngine(EngineSideCalls):
         self._consumer = PromptConsumer(self.renderer)
         self._pool = pool
         self._supported_tasks = tuple(supported_tasks)
+        self._encode, self._content_type = _ENCODINGS[wire]
 
     async def generate(
         self,
@@ -180,7 +194,7 @@ class RemoteEngine(EngineSideCalls):
         request_id = request.core.request_id
         self.derenderer.add(request.core, text, outputs)
         try:
-            async with self._pool.generate(encode_binary(request.wire)) as deltas:
+            async with self._send(request) as deltas:
                 async for delta in deltas:
                     ended = self.derenderer.feed(request_id, delta)
                     if (output := take_output(outputs)) is not None:
@@ -189,6 +203,11 @@ class RemoteEngine(EngineSideCalls):
                         return
         finally:
             self.derenderer.drop(request_id)
+
+    def _send(
+        self, request: RemoteRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[TokenDelta]]:
+        return self._pool.generate(self._encode(request.wire), content_type=self._content_type)
 
     async def _run_choices(
         self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
@@ -215,7 +234,7 @@ class RemoteEngine(EngineSideCalls):
 
     async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
         try:
-            async with self._pool.generate(encode_binary(choice.wire)) as deltas:
+            async with self._send(choice) as deltas:
                 async for delta in deltas:
                     if self.derenderer.feed(choice.core.request_id, delta):
                         return

@@ -63,13 +63,17 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
 
 
 async def build_frontend(
-    args: Namespace, config: VllmConfig, pool: ReplicaPool, replica: ServingInfo
+    args: Namespace, config: VllmConfig, pool: ReplicaPool, replica: ServingInfo, wire: str
 ) -> tuple[FastAPI, RemoteEngine]:
-    """Build vLLM's application and its state on a `RemoteEngine`."""
+    """Build vLLM's application and its state on a `RemoteEngine`.
+
+    Args:
+        wire: "binary" or "json".
+    """
     # There is no engine here whose statistics could be polled.
     args.disable_log_stats = True
     tasks = tuple(replica.supported_tasks)
-    engine = RemoteEngine(config, pool, tasks)
+    engine = RemoteEngine(config, pool, tasks, wire=wire)
     app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
     return app, engine

@@ -107,7 +107,7 @@ class CommandLine(Generic[SettingsT]):
     def _why_unknown(self, spelled: str, name: str, spell: Callable[[str], str]) -> str:
         if name in REFUSED:
             return f"{spelled} cannot be set: {REFUSED[name]}"
-        if name in ACCEPTED[self.service.other]:
+        if name in ACCEPTED[self.service.other].keys() - self._known:
             return f"{spelled} belongs to the {self.service.other} service"
         close = difflib.get_close_matches(name, self._known, n=1)
         hint = f", did you mean {spell(close[0])}?" if close else "; --help lists what there is"
@@ -153,7 +153,7 @@ class CommandLine(Generic[SettingsT]):
         vars(args).update({k: v for k, v in vars(settings).items() if k in args})
         try:
             vllm.validate(args)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # Whatever vLLM raises here says why not to start.
             raise SettingsError(_one_line(str(error).removeprefix("Error: "))) from None
         return args
 

@@ -30,7 +30,7 @@ class BatchedField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FlatField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Items are concatenated along `dim`; `slices` cut them out of the batch they came from.
 
-    With ``dim == 0`` a slice is one `SliceBounds`, otherwise a list of them, one a dimension.
+    A slice is one `SliceBounds`, or a list of them, one a dimension.
     """
 
     slices: list[list[Int64 | SliceBounds | None]]

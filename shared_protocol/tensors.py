@@ -86,7 +86,7 @@ def checked_tensor(dtype: Any, shape: Any, data: Any, *, param: str) -> TensorRe
             f"{param}: {len(shape)} dimensions, at most {MAX_DIMENSIONS} are allowed", param=param
         )
     if math.prod(dimension or 1 for dimension in shape) > MAX_ELEMENTS:
-        raise InvalidRequest(f"{param}: shape {list(shape)} is too large", param=param)
+        raise InvalidRequest(f"{param}: too large a shape: {list(shape)}", param=param)
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidRequest(f"{param}: tensor data must be raw bytes", param=param)
     expected = math.prod(shape) * DTYPE_SIZES[dtype]

@@ -1,0 +1,49 @@
+"""``python -m generate_service``: starts vLLM's engine and serves it."""
+
+import logging
+import os
+import sys
+from argparse import Namespace
+from importlib.metadata import version
+
+from generate_service import vllm_cpu
+from generate_service.settings import GenerateSettings, parse_generate_args
+
+DISTRIBUTION = "tandem-serving"
+LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+
+
+def main() -> None:
+    vllm_cpu.prepare_environment()
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    settings, args = parse_generate_args(sys.argv[1:], os.environ)
+    sys.exit(serve(settings, args))
+
+
+def serve(settings: GenerateSettings, args: Namespace) -> int:
+    """Serve until a signal comes or the engine fails; return the exit status."""
+    # Here, because they import vLLM: a wrong flag is reported before that.
+    from generate_service.app import create_app
+    from generate_service.engine_holder import EngineHolder
+    from generate_service.server import make_server
+    from generate_service.vllm_engine import Engine
+
+    def stop_serving() -> None:
+        server.should_exit = True
+
+    engine = EngineHolder(
+        lambda: Engine.start(args),
+        on_failure=stop_serving,
+        retry_after_s=settings.retry_after_s,
+    )
+    app = create_app(engine, max_body_bytes=settings.max_body_bytes, version=version(DISTRIBUTION))
+    server = make_server(
+        app, host=settings.host, port=settings.port, log_level=args.uvicorn_log_level
+    )
+    server.run()
+    return 1 if engine.failed else 0
+
+
+# The engine's processes are spawned, and import this module again.
+if __name__ == "__main__":
+    main()

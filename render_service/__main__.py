@@ -1,0 +1,69 @@
+"""``python -m render_service``: vLLM's front end on remote replicas."""
+
+import asyncio
+import logging
+import os
+import sys
+from argparse import Namespace
+from importlib.metadata import version
+
+from render_service.settings import RenderSettings, parse_render_args
+
+DISTRIBUTION = "tandem-serving"
+LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+
+logger = logging.getLogger("render_service")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    # Each probe of each replica would be a line.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings, args = parse_render_args(sys.argv[1:], os.environ)
+    sys.exit(asyncio.run(serve(settings, args)))
+
+
+async def serve(settings: RenderSettings, args: Namespace) -> int:
+    """Wait for a replica, build vLLM's front end for what it serves, and serve until a signal.
+
+    Returns:
+        The exit status.
+    """
+    # Here, because they import vLLM: a wrong flag is reported before that.
+    from render_service import vllm_frontend
+    from render_service.app import complete_app
+    from render_service.replicas import ReplicaPool
+    from render_service.server import make_server
+    from render_service.transport import GenerateTransport, TransportSettings
+
+    transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
+    async with (
+        GenerateTransport(transport_settings) as transport,
+        ReplicaPool(
+            settings.generate_url, transport, probe_interval_s=settings.probe_interval_s
+        ) as pool,
+    ):
+        try:
+            replica = await pool.wait_for_first(settings.startup_timeout_s)
+        except TimeoutError as error:
+            logger.error("%s", error)
+            return 1
+        config = vllm_frontend.build_config(args, replica)
+        pool.expect(vllm_frontend.own_info(args, config, replica))
+        app, engine = await vllm_frontend.build_frontend(args, config, pool, replica, settings.wire)
+        complete_app(
+            app,
+            engine,
+            pool,
+            max_body_bytes=settings.max_body_bytes,
+            version=version(DISTRIBUTION),
+        )
+        server = make_server(app, args)
+        app.state.server = server
+        await server.serve()
+        engine.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    main()

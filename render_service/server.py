@@ -1,0 +1,25 @@
+"""Running the application under uvicorn, with vLLM's flags for it."""
+
+from argparse import Namespace
+
+import uvicorn
+from fastapi import FastAPI
+from vllm import envs
+
+
+def make_server(app: FastAPI, args: Namespace) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=args.host,
+            port=args.port,
+            uds=args.uds,
+            log_level=args.uvicorn_log_level,
+            access_log=not args.disable_uvicorn_access_log,
+            timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+            ssl_keyfile=args.ssl_keyfile,
+            ssl_certfile=args.ssl_certfile,
+            ssl_ca_certs=args.ssl_ca_certs,
+            ssl_cert_reqs=args.ssl_cert_reqs,
+        )
+    )

@@ -1,0 +1,273 @@
+"""The render service's command line and environment."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from render_service.settings import RenderSettings, parse_render_args
+from tests.processes import REPOSITORY
+
+MINIMAL = ("--model=m", "--generate-url=http://generate:8100")
+
+
+def parse(*argv: str, **environ: str) -> tuple[RenderSettings, Namespace]:
+    return parse_render_args(argv, environ)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *argv: str, **environ: str) -> str:
+    """What is printed when the service does not start."""
+    with pytest.raises(SystemExit) as stop:
+        parse(*argv, **environ)
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("python -m render_service: error: ")
+    return err.removeprefix("python -m render_service: error: ").strip()
+
+
+def test_defaults() -> None:
+    settings, args = parse(*MINIMAL)
+    assert asdict(settings) == {
+        "generate_url": ("http://generate:8100",),
+        "host": "0.0.0.0",
+        "port": 8000,
+        "max_body_bytes": 64 * 2**20,
+        "wire": "binary",
+        "connect_timeout_s": 5.0,
+        "probe_interval_s": 2.0,
+        "startup_timeout_s": 600.0,
+    }
+    assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8000)
+    with pytest.raises(FrozenInstanceError):
+        settings.port = 1  # type: ignore[misc]
+
+
+def test_the_namespace_makes_engine_arguments() -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    _, args = parse(
+        *MINIMAL,
+        "--max_model_len=1k",
+        "--limit-mm-per-prompt.image=2",
+        "--tool-call-parser=hermes",
+        "--reasoning-parser=qwen3",
+    )
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    assert engine_args.model == "m"
+    assert engine_args.max_model_len == 1000
+    assert engine_args.limit_mm_per_prompt == {"image": 2}
+    assert args.tool_call_parser == "hermes"
+    assert engine_args.create_structured_outputs_config().reasoning_parser == "qwen3"
+
+
+def test_every_kind_of_flag_from_the_environment() -> None:
+    settings, args = parse(
+        TANDEM_MODEL="m",
+        TANDEM_GENERATE_URL="http://a:8100, http://b:8100/",
+        TANDEM_PORT="80",
+        TANDEM_PROBE_INTERVAL_S="0.5",
+        TANDEM_MAX_MODEL_LEN="1024",
+        TANDEM_ENABLE_PROMPT_EMBEDS="1",
+        TANDEM_ENABLE_LOG_DELTAS="FALSE",
+        TANDEM_SERVED_MODEL_NAME="large small",
+        TANDEM_MIDDLEWARE="one.Middleware,two.Middleware",
+        TANDEM_ALLOWED_ORIGINS='["https://example.org"]',
+        TANDEM_HF_OVERRIDES='{"architectures": ["A"]}',
+        TANDEM_RESPONSE_ROLE="model",
+        HOME="/nowhere",
+    )
+    assert settings.generate_url == ("http://a:8100", "http://b:8100")
+    assert (settings.port, args.port) == (80, 80)
+    assert settings.probe_interval_s == 0.5
+    assert args.max_model_len == 1024
+    assert args.enable_prompt_embeds is True
+    assert args.enable_log_deltas is False
+    assert args.served_model_name == ["large", "small"]
+    assert args.middleware == ["one.Middleware", "two.Middleware"]
+    assert args.allowed_origins == ["https://example.org"]
+    assert args.hf_overrides == {"architectures": ["A"]}
+    assert args.response_role == "model"
+
+
+def test_the_command_line_wins() -> None:
+    settings, args = parse(
+        *MINIMAL,
+        *("--port", "9000", "--middleware=mine", "--no-enable-prompt-embeds"),
+        *("--hf-overrides.b", "2"),
+        TANDEM_MODEL="other",
+        TANDEM_GENERATE_URL="http://other:1",
+        TANDEM_PORT="80",
+        TANDEM_MIDDLEWARE="other",
+        TANDEM_ENABLE_PROMPT_EMBEDS="1",
+        TANDEM_HF_OVERRIDES='{"a": 1}',
+    )
+    assert settings.generate_url == ("http://generate:8100",)
+    assert (settings.port, args.port) == (9000, 9000)
+    assert args.model == "m"
+    assert args.middleware == ["mine"]
+    assert args.enable_prompt_embeds is False
+    assert args.hf_overrides == {"b": 2}
+
+
+def test_an_empty_variable_is_as_good_as_none() -> None:
+    settings, args = parse(*MINIMAL, TANDEM_PORT="", TANDEM_API_KEY="", TANDEM_TYPO="")
+    assert settings.port == 8000
+    assert args.api_key is None
+
+
+def test_several_generate_services() -> None:
+    settings, _ = parse(
+        "--model", "m", "--generate-url", "http://a", "--generate-url=https://b:8100/"
+    )
+    assert settings.generate_url == ("http://a", "https://b:8100")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        ((), {}, "--model (TANDEM_MODEL) is required"),
+        (("--model=m",), {}, "--generate-url (TANDEM_GENERATE_URL) is required"),
+        (
+            ("--model=m", "--generate-url=generate:8100"),
+            {},
+            "--generate-url (TANDEM_GENERATE_URL): 'generate:8100' is not a URL like "
+            "http://HOST:PORT",
+        ),
+        (
+            MINIMAL,
+            {"TANDEM_PORT": "99999"},
+            "--port (TANDEM_PORT): '99999' is not a port between 1 and 65535",
+        ),
+        (
+            (*MINIMAL, "--max-body-bytes=0"),
+            {},
+            "--max-body-bytes (TANDEM_MAX_BODY_BYTES): '0' is not a whole number above 0",
+        ),
+        (
+            (*MINIMAL, "--startup-timeout-s=nan"),
+            {},
+            "--startup-timeout-s (TANDEM_STARTUP_TIMEOUT_S): 'nan' is not a number of seconds "
+            "above 0",
+        ),
+        (
+            (*MINIMAL, "--wire=yaml"),
+            {},
+            "--wire (TANDEM_WIRE): 'yaml' is not one of binary, json",
+        ),
+        ((*MINIMAL, "--port"), {}, "--port (TANDEM_PORT): expected one argument"),
+        (
+            (*MINIMAL, "--max-modl-len=5"),
+            {},
+            "unknown setting --max-modl-len, did you mean --max-model-len?",
+        ),
+        ((*MINIMAL, "--max-mod=5"), {}, "unknown setting --max-mod, did you mean --max-model-len?"),
+        (
+            MINIMAL,
+            {"TANDEM_GENERATE_URLS": "http://a"},
+            "unknown setting TANDEM_GENERATE_URLS, did you mean TANDEM_GENERATE_URL?",
+        ),
+        (
+            MINIMAL,
+            {"TANDEM_dtype": "half"},
+            "unknown setting TANDEM_dtype, did you mean TANDEM_DTYPE?",
+        ),
+        ((*MINIMAL, "--zzz"), {}, "unknown setting --zzz; --help lists what there is"),
+        ((*MINIMAL, "-tp", "2"), {}, "-tp belongs to the generate service"),
+        ((*MINIMAL, "-O3"), {}, "-O3 belongs to the generate service"),
+        (
+            MINIMAL,
+            {"TANDEM_QUANTIZATION": "fp8"},
+            "TANDEM_QUANTIZATION belongs to the generate service",
+        ),
+        (
+            (*MINIMAL, "--uds=/tmp/socket"),
+            {},
+            "--uds cannot be set: the service listens on --host and --port",
+        ),
+    ],
+)
+def test_what_is_wrong_without_asking_vllm(
+    capsys: pytest.CaptureFixture[str],
+    argv: tuple[str, ...],
+    environ: dict[str, str],
+    expected: str,
+) -> None:
+    assert complaint(capsys, *argv, **environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        (("stray",), {}, "unexpected 'stray': the model is given with --model"),
+        (
+            (),
+            {"TANDEM_MAX_MODEL_LEN": "long"},
+            "--max-model-len (TANDEM_MAX_MODEL_LEN): 'long' is not valid",
+        ),
+        (
+            ("--limit-mm-per-prompt={",),
+            {},
+            "--limit-mm-per-prompt (TANDEM_LIMIT_MM_PER_PROMPT): { is not valid",
+        ),
+        (
+            (),
+            {"TANDEM_TRUST_REMOTE_CODE": "yes"},
+            "--trust-remote-code (TANDEM_TRUST_REMOTE_CODE): 'yes' is not one of 1, true, 0, false",
+        ),
+        (
+            (),
+            {"TANDEM_API_KEY": "[oops"},
+            "--api-key (TANDEM_API_KEY): '[oops' is not a JSON list",
+        ),
+        (
+            ("--enable-auto-tool-choice",),
+            {},
+            "--enable-auto-tool-choice requires --tool-call-parser",
+        ),
+    ],
+)
+def test_what_vllm_finds_wrong(
+    capsys: pytest.CaptureFixture[str],
+    argv: tuple[str, ...],
+    environ: dict[str, str],
+    expected: str,
+) -> None:
+    assert complaint(capsys, *MINIMAL, *argv, **environ) == expected
+
+
+def test_a_missing_chat_template_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "missing.jinja" in complaint(capsys, *MINIMAL, "--chat-template=missing.jinja")
+
+
+def test_help_shows_our_settings_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "--generate-url (TANDEM_GENERATE_URL), required" in text
+    assert "--port (TANDEM_PORT), default 8000" in text
+    assert text.index("--wire") < text.index("--tool-call-parser")
+    assert "--tensor-parallel-size" not in text
+
+
+def test_vllm_describes_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--help=ModelConfig")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "--max-model-len" in text
+    # Not taken by this service.
+    assert "--quantization" not in text
+
+
+def test_a_typing_mistake_does_not_cost_an_import_of_vllm() -> None:
+    check = (
+        "import sys; from render_service.settings import parse_render_args as parse\n"
+        "try: parse(['--modle=m'], {})\n"
+        "except SystemExit: sys.exit('vllm' in sys.modules or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=REPOSITORY)
