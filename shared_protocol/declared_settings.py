@@ -6,6 +6,7 @@ A field's name makes its flag and its variable: ``max_body_bytes`` is ``--max-bo
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -65,15 +66,16 @@ def settings_of(settings_class: type) -> list[Setting]:
 
 
 def http_url(text: str) -> str:
-    """The URL without a slash at its end, so that a path can be put behind it."""
+    """The URL, possibly with credentials, without a slash at its end: a path is put behind it."""
     try:
         parts = urlsplit(text)
         # Asking for the port checks it.
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError(f"{text!r} is not a URL like http://HOST:PORT")
+    if not usable or parts.query or parts.fragment:
+        shown = re.sub(r"//[^/]*@", "//***@", text)
+        raise ValueError(f"{shown!r} is not a URL like http://HOST:PORT")
     return text.rstrip("/")
 
 

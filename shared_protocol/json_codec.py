@@ -36,7 +36,7 @@ def decode_json(body: Buffer) -> GenerateRequest:
 
 
 def parse_request(
-    document: bytes | str, decode_custom: Callable[[type, Any], Any]
+    document: Buffer | str, decode_custom: Callable[[type, Any], Any]
 ) -> GenerateRequest:
     """Parse a request's JSON, whose items and tensors `decode_custom` reads.
 

@@ -15,7 +15,7 @@ import msgspec
 from shared_protocol.errors import InvalidRequest, UnsupportedVersion
 from shared_protocol.items import MultiModalItem
 from shared_protocol.placeholders import PlaceholderRange, check_disjoint, check_placeholder
-from shared_protocol.tensors import TensorRef
+from shared_protocol.tensors import Buffer, TensorRef
 
 PROTOCOL_VERSION: Final = "1.0"
 
@@ -143,7 +143,7 @@ class _Versioned(msgspec.Struct):
     protocol_version: str | None = None
 
 
-def check_version(document: bytes | str) -> None:
+def check_version(document: Buffer | str) -> None:
     """Raise `UnsupportedVersion` if a request's JSON is of another major version.
 
     Only to be asked about JSON that is not a request of this version.

@@ -91,6 +91,10 @@ def differences(pair: Answer, monolith: Answer) -> list[str]:
     return lines + _logprob_differences(pair, monolith, len(monolith.logprobs))
 
 
+def has_tie(answer: Answer) -> bool:
+    return _first_tie(answer) is not None
+
+
 def _first_tie(answer: Answer) -> int | None:
     for step, entry in enumerate(answer.logprobs):
         best = sorted((top["logprob"] for top in entry["top_logprobs"]), reverse=True)[:2]

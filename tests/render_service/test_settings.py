@@ -2,13 +2,19 @@
 
 import subprocess
 import sys
+import warnings
 from argparse import Namespace
 from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
-from render_service.settings import RenderSettings, parse_render_args
+from render_service.settings import COMMAND_LINE, RenderSettings, parse_render_args
 from tests.processes import REPOSITORY
+
+with warnings.catch_warnings():
+    # torch warns of its own functions while vLLM is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    COMMAND_LINE.load_vllm()
 
 MINIMAL = ("--model=m", "--generate-url=http://generate:8100")
 
@@ -135,6 +141,12 @@ def test_several_generate_services() -> None:
             ("--model=m", "--generate-url=generate:8100"),
             {},
             "--generate-url (TANDEM_GENERATE_URL): 'generate:8100' is not a URL like "
+            "http://HOST:PORT",
+        ),
+        (
+            ("--model=m", "--generate-url=http://user:secret@generate:81000"),
+            {},
+            "--generate-url (TANDEM_GENERATE_URL): 'http://***@generate:81000' is not a URL like "
             "http://HOST:PORT",
         ),
         (

@@ -27,7 +27,11 @@ def test_frames_survive_any_cutting(frames: list[AnswerFrame], data: st.DataObje
 
 
 def test_frames_survive_arriving_byte_by_byte() -> None:
-    frames = [TokenDelta(token_ids=[1, 2]), TokenDelta(finish_reason="stop"), Failure("gone", 502)]
+    frames: list[AnswerFrame] = [
+        TokenDelta(token_ids=[1, 2]),
+        TokenDelta(finish_reason="stop"),
+        Failure("gone", 502),
+    ]
     reader = FrameReader()
     received = [
         frame
@@ -109,6 +113,6 @@ def test_a_flipped_bit_leaves_a_frame_or_breaks_the_stream(
     position = data.draw(st.integers(0, len(stream) - 1))
     stream[position] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        list(FrameReader().feed(stream))
+        list(FrameReader().feed(bytes(stream)))
     except BrokenStream:
         return

@@ -43,6 +43,9 @@ with warnings.catch_warnings():
         MultiModalSharedField,
     )
 
+# vLLM views the bytes that it received before it copies them.
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+
 PIXELS = torch.arange(24, dtype=torch.float32).reshape(4, 3, 2)
 
 
