@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-dev.lock
 
-.PHONY: setup demo up test test-all check format
+.PHONY: setup demo up test test-all check format docs
 
 setup: $(VENV)/.complete
 
@@ -23,6 +23,9 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/python -m docs.configuration
 
 format: setup
 	$(BIN)/ruff check --fix .

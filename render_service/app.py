@@ -6,6 +6,7 @@ from fastapi.responses import JSONResponse
 from render_service.body_limit import BodyLimit
 from render_service.remote_engine import RemoteEngine, ReplicasUnavailable
 from render_service.replicas import ReplicaPool
+from render_service.vllm_chat_route import chat_router, name_messages_in_errors
 from render_service.vllm_render_routes import render_router
 from shared_protocol.errors import Unavailable
 
@@ -16,8 +17,9 @@ def complete_app(
     """Add readiness, the ``/render`` endpoints and the body limit to vLLM's application."""
     app.title, app.version = "Tandem render service", version
     if (chat := app.state.openai_serving_chat) is not None:
-        # In front of vLLM's own routes of these paths, which lose the masks.
-        app.router.routes[:0] = render_router(chat, engine).routes
+        name_messages_in_errors(app.state.online_renderer)
+        # In front of vLLM's own routes of these paths.
+        app.router.routes[:0] = [*chat_router().routes, *render_router(chat, engine).routes]
     # vLLM has built the stack of middleware already; without it, it is built when first used.
     app.middleware_stack = None
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)

@@ -45,12 +45,12 @@ class RenderSettings:
     connect_timeout_s: float = setting(
         positive_seconds,
         "How long a connection to a generate service may take to open.",
-        default=5.0,
+        default=3.0,
     )
     probe_interval_s: float = setting(
         positive_seconds,
         "Time between two looks at a generate service's readiness.",
-        default=2.0,
+        default=1.0,
     )
     startup_timeout_s: float = setting(
         positive_seconds,

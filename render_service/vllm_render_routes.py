@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.inputs import EngineInput
 from vllm.sampling_params import SamplingParams
 
 from render_service.remote_engine import RemoteEngine, translated_errors
+from render_service.vllm_chat_route import LocatedChatRequest
 from shared_protocol.json_codec import JSON_CONTENT_TYPE, encode_json
 from shared_protocol.request import GenerateRequest
 
@@ -61,7 +61,7 @@ def render_router(chat: OpenAIServingChat, engine: RemoteEngine) -> APIRouter:
     rendering_chat.engine_client = RecordingEngine(engine)
 
     @router.post("/v1/chat/completions/render")
-    async def render_chat(request: ChatCompletionRequest, raw_request: Request) -> Response:
+    async def render_chat(request: LocatedChatRequest, raw_request: Request) -> Response:
         """Return the request that a generate replica would be sent for this chat."""
         recorded: list[GenerateRequest] = []
         _recorded.set(recorded)

@@ -199,7 +199,11 @@ def _read(setting: Setting, texts: list[str]) -> object:
         values = tuple(setting.read(text) for text in texts)
     except ValueError as error:
         raise SettingsError(f"{setting.label}: {error}") from None
-    return values if setting.many else values[-1]
+    if not setting.many:
+        return values[-1]
+    if len(set(values)) < len(values):
+        raise SettingsError(f"{setting.label}: one value is given twice")
+    return values
 
 
 def _fail(message: str) -> NoReturn:

@@ -22,8 +22,8 @@ class Service(StrEnum):
 # Which model it is, what may be asked of it, how to listen and to log. Where these flags describe
 # the model, both services need the same values, or a request would not mean the same on both.
 _BOTH: Final[Mapping[str, str]] = {
-    "options": "enable-log-requests shutdown-timeout",
-    "Frontend": "disable-uvicorn-access-log host port uvicorn-log-level",
+    "options": "enable-log-requests",
+    "Frontend": "host port uvicorn-log-level",
     "ModelConfig": """
         code-revision config-format dtype enable-prompt-embeds generation-config hf-config-path
         hf-overrides hf-token logits-processors logprobs-mode max-logprobs max-model-len model
@@ -36,7 +36,7 @@ _BOTH: Final[Mapping[str, str]] = {
         mm-processor-cache-gb mm-processor-kwargs video-pruning-method video-pruning-rate
     """,
     "LoggingConfig": "log-config-file log-level logging-config",
-    "VllmConfig": "diffusion-config reasoning-config structured-outputs-config",
+    "VllmConfig": "structured-outputs-config",
 }
 
 # The HTTP API, chat templates, parsers, and media on their way to the processor.
@@ -44,15 +44,14 @@ _RENDER: Final[Mapping[str, str]] = {
     "Frontend": """
         allow-credentials allowed-headers allowed-methods allowed-origins
         anthropic-disabled-thinking-effort api-key chat-template chat-template-content-format
-        cohere-format cohere-is-reasoning-model default-chat-template-kwargs
-        disable-access-log-for-endpoints disable-fastapi-docs enable-auto-tool-choice
-        enable-force-include-usage enable-log-deltas enable-log-outputs enable-offline-docs
-        enable-per-request-metrics enable-prompt-tokens-details enable-request-id-headers
-        enable-scale-out enable-server-load-tracking enable-ssl-refresh
-        enable-tokenizer-info-endpoint exclude-tools-when-tool-choice-none fingerprint-mode
-        fingerprint-value h11-max-header-count h11-max-incomplete-event-size log-error-stack
+        cohere-format cohere-is-reasoning-model default-chat-template-kwargs disable-fastapi-docs
+        disable-uvicorn-access-log enable-auto-tool-choice enable-force-include-usage
+        enable-log-deltas enable-log-outputs enable-offline-docs enable-per-request-metrics
+        enable-prompt-tokens-details enable-request-id-headers enable-scale-out
+        enable-server-load-tracking enable-tokenizer-info-endpoint
+        exclude-tools-when-tool-choice-none fingerprint-mode fingerprint-value log-error-stack
         max-log-len middleware response-role return-tokens-as-token-ids root-path
-        sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
+        sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-keyfile
         tool-call-parser tool-parser-plugin tool-server tool-strict-level
         trust-request-chat-template trust-request-mm-kwargs
     """,
@@ -65,8 +64,8 @@ _RENDER: Final[Mapping[str, str]] = {
 # Weights, devices, memory, scheduling: what the engine does with a prompt.
 _GENERATE: Final[Mapping[str, str]] = {
     "options": """
-        aggregate-engine-logging disable-log-stats fail-on-environ-validation gdn-prefill-backend
-        kda-decode-backend kda-prefill-backend
+        disable-log-stats fail-on-environ-validation gdn-prefill-backend kda-decode-backend
+        kda-prefill-backend shutdown-timeout
     """,
     "ModelConfig": """
         allow-deprecated-quantization disable-cascade-attn disable-sliding-window
@@ -142,9 +141,10 @@ _GENERATE: Final[Mapping[str, str]] = {
         sparse-indexer-topk-backend
     """,
     "VllmConfig": """
-        additional-config attention-config aux-output-config compilation-config ec-manager-config
-        ec-transfer-config engram-config kernel-config kv-events-config kv-transfer-config
-        optimization-level performance-mode spec-method spec-model spec-tokens speculative-config
+        additional-config attention-config aux-output-config compilation-config diffusion-config
+        ec-manager-config ec-transfer-config engram-config kernel-config kv-events-config
+        kv-transfer-config optimization-level performance-mode reasoning-config spec-method
+        spec-model spec-tokens speculative-config
     """,
 }
 
@@ -168,6 +168,10 @@ _REFUSED: Final[Mapping[str, str]] = {
     """,
     "no route exchanges an engine's weights": "weight-transfer-config",
     "no route starts a profile": "profiler-config",
+    "the services do not pass it on yet": """
+        aggregate-engine-logging disable-access-log-for-endpoints enable-ssl-refresh
+        h11-max-header-count h11-max-incomplete-event-size ssl-ciphers
+    """,
     "no route changes the number of ranks": "elastic-ep-max-dp-size enable-elastic-ep",
 }
 

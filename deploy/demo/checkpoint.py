@@ -37,7 +37,6 @@ _SCALE_FACTOR = 2
 _TILE_TOKENS = (_TILE_SIZE // _PATCH_SIZE // _SCALE_FACTOR) ** 2
 _VISION_WIDTH = 96
 _SEED = 0
-_IMAGE_NOISE = 0.5  # as a share of what words differ by
 
 # A folder with this file in it is complete.
 _WRITTEN_LAST = "config.json"
@@ -173,37 +172,21 @@ def _join(
     )
     model = SmolVLMForConditionalGeneration(config).to(torch.bfloat16)
     model.model.text_model.load_state_dict(language.model.state_dict())
-    _randomize(model.model.vision_model)
-    _randomize(model.model.connector)
-    _centre(model)
+    _randomize(model.model.vision_model, gain=1.0)
+    # The tower ends in a norm: this gives image embeddings the size of those of words.
+    token_std = model.get_input_embeddings().weight.float().std().item()
+    _randomize(model.model.connector, gain=token_std)
     return model
 
 
-def _randomize(module: nn.Module) -> None:
-    """Draw the matrices, so that inputs of size 1 make outputs of size 1."""
+def _randomize(module: nn.Module, gain: float) -> None:
+    """Draw the matrices, so that inputs of size 1 make outputs of size `gain`."""
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim > 1:
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(noise / parameter[0].numel() ** 0.5)
-
-
-def _centre(model: SmolVLMForConditionalGeneration) -> None:
-    """Let the connector give the average word's embedding, and the image as some noise on it.
-
-    Far from all words, image embeddings would lead the language model astray.
-    """
-    table = model.get_input_embeddings().weight.float()
-    norm = model.model.vision_model.post_layernorm
-    projection = model.model.connector.modality_projection.proj.weight  # (text, vision) widths
-    with torch.no_grad():
-        # A norm's outputs sum to 0. With the bias 1 they sum to their number, for any image, so
-        # that equal weights make a constant, and weights that sum to 0 keep the noise centred.
-        norm.bias.fill_(1.0)
-        noise = projection.float() * table.std() * _IMAGE_NOISE
-        noise -= noise.mean(dim=1, keepdim=True)
-        projection.copy_(noise + table.mean(dim=0)[:, None] / projection.shape[1])
+                parameter.copy_(noise * (gain / parameter[0].numel() ** 0.5))
 
 
 def _processor(tokenizer: PreTrainedTokenizerFast) -> SmolVLMProcessor:

@@ -43,8 +43,8 @@ def test_defaults() -> None:
         "port": 8000,
         "max_body_bytes": 64 * 2**20,
         "wire": "binary",
-        "connect_timeout_s": 5.0,
-        "probe_interval_s": 2.0,
+        "connect_timeout_s": 3.0,
+        "probe_interval_s": 1.0,
         "startup_timeout_s": 600.0,
     }
     assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8000)
@@ -148,6 +148,11 @@ def test_several_generate_services() -> None:
             {},
             "--generate-url (TANDEM_GENERATE_URL): 'http://***@generate:81000' is not a URL like "
             "http://HOST:PORT",
+        ),
+        (
+            ("--model=m",),
+            {"TANDEM_GENERATE_URL": "http://a:1 http://a:1/"},
+            "--generate-url (TANDEM_GENERATE_URL): one value is given twice",
         ),
         (
             MINIMAL,

@@ -58,6 +58,11 @@ async def ask(transport: GenerateTransport, url: str) -> list[TokenDelta]:
         return [delta async for delta in deltas]
 
 
+async def collect(deltas: AsyncIterator[TokenDelta], seen: list[TokenDelta]) -> None:
+    async for delta in deltas:
+        seen.append(delta)
+
+
 # Answers
 
 
@@ -129,7 +134,7 @@ async def test_leaving_closes_the_connection(
     async with transport.stream(replica.url, BODY) as deltas:
         async for _ in deltas:
             break
-    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
 
 
 @pytest.mark.parametrize("behaviour", [hang_after(), hang_after(FIRST)], ids=["wait", "stream"])
@@ -143,7 +148,7 @@ async def test_cancelling_the_task_closes_the_connection(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
 
 
 @pytest.mark.parametrize("behaviour", [hang_after(), hang_after(FIRST)], ids=["wait", "stream"])
@@ -154,18 +159,21 @@ async def test_cancelling_a_scope_closes_the_connection(
     replica.behaviour = behaviour
     with anyio.move_on_after(0.1):
         await ask(transport, replica.url)
-    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
 
 
 async def test_an_error_of_the_consumer_closes_the_connection(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
-    replica.behaviour = hang_after(FIRST)
-    with pytest.raises(ZeroDivisionError):
+    async def consume() -> None:
         async with transport.stream(replica.url, BODY) as deltas:
             await anext(deltas)
             raise ZeroDivisionError
-    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0)
+
+    replica.behaviour = hang_after(FIRST)
+    with pytest.raises(ZeroDivisionError):
+        await consume()
+    await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
 
 
 async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
@@ -197,9 +205,11 @@ async def test_nobody_listens(transport: GenerateTransport) -> None:
 @contextmanager
 def deaf_listener() -> Iterator[str]:
     """A socket whose queue of connections is full, so that the next ones are not answered."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        with socket.create_connection(listener.getsockname()):
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
+        socket.create_connection(listener.getsockname()),
+    ):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 async def test_connecting_takes_too_long() -> None:
@@ -310,11 +320,10 @@ async def test_a_failure_frame(
     message: str,
 ) -> None:
     replica.behaviour = answer(FIRST, failure)
-    seen = []
+    seen: list[TokenDelta] = []
     async with transport.stream(replica.url, BODY) as deltas:
         with pytest.raises(kind, match=message) as caught:
-            async for delta in deltas:
-                seen.append(delta)
+            await collect(deltas, seen)
     assert seen == [FIRST]
     assert caught.value.param == failure.param
 

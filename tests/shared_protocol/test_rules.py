@@ -413,6 +413,16 @@ BAD_ELEMENTS = {
         "features.kwargs_data.a[1]",
         "expected a tensor, a finite number or a list",
     ),
+    "number that is none": (
+        {"a": {"data": [float("nan")], "field": BATCHED}},
+        "features.kwargs_data.a[0]",
+        "expected a tensor, a finite number or a list",
+    ),
+    "infinite number": (
+        {"a": {"data": [0.5, float("inf")], "field": BATCHED}},
+        "features.kwargs_data.a[1]",
+        "expected a tensor, a finite number or a list",
+    ),
     "number beyond int64": (
         {"a": {"data": 2**63, "field": BATCHED}},
         "features.kwargs_data.a",

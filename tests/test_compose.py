@@ -1,0 +1,154 @@
+"""docker-compose.yml and the Dockerfiles that it builds."""
+
+import http.server
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from generate_service.settings import parse_generate_args
+from render_service.settings import COMMAND_LINE, parse_render_args
+from tests.compose_processes import compose_file, container_process
+from tests.processes import REPOSITORY
+
+with warnings.catch_warnings():
+    # torch warns of its own functions while vLLM is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    COMMAND_LINE.load_vllm()
+
+COMPOSE = compose_file()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+
+
+def test_services() -> None:
+    assert SERVICES.keys() == {"render", "generate", "generate-gpu"}
+    assert [name for name in SERVICES if "profiles" not in SERVICES[name]] == ["render", "generate"]
+    assert SERVICES["generate-gpu"]["profiles"] == ["gpu"]
+
+
+@each_service
+def test_a_service_is_watched_and_started_again(service: dict[str, Any]) -> None:
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"].keys() == {
+        "test",
+        "interval",
+        "timeout",
+        "retries",
+        "start_period",
+    }
+
+
+@each_service
+def test_no_path_of_a_host(service: dict[str, Any]) -> None:
+    assert service["volumes"] == ["models:/models:ro"]
+    assert service["build"]["context"] == "."
+    assert service.keys().isdisjoint({"env_file", "secrets", "configs", "privileged"})
+
+
+def test_the_models_come_from_a_named_volume() -> None:
+    assert COMPOSE["volumes"] == {"models": {"name": "tandem-models", "external": True}}
+
+
+def test_services_can_be_scaled() -> None:
+    for service in SERVICES.values():
+        assert "container_name" not in service
+    assert SERVICES["render"]["ports"] == [{"target": 8000, "published": "8000-8009"}]
+    assert "ports" not in SERVICES["generate"]
+
+
+def test_render_finds_either_kind_of_generate_service() -> None:
+    environment = container_process("render", {}).environment
+    assert environment["TANDEM_GENERATE_URL"] == "http://generate:8100"
+    assert container_process("generate", {}).environment["TANDEM_PORT"] == "8100"
+    assert container_process("generate-gpu", {}).environment["TANDEM_PORT"] == "8100"
+    assert SERVICES["generate-gpu"]["networks"] == {"default": {"aliases": ["generate"]}}
+
+
+def test_the_gpu_is_asked_for_where_it_is_used() -> None:
+    (device,) = SERVICES["generate-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert "deploy" not in SERVICES["generate"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_service_starts_as_it_is_configured(name: str) -> None:
+    process = container_process(name, {"TANDEM_MODEL": "/models/another"})
+    program = "render_service" if name == "render" else "generate_service"
+    assert process.command == ["python3", "-m", program]
+    assert all(variable.startswith("TANDEM_") for variable in process.environment)
+    parse = parse_render_args if name == "render" else parse_generate_args
+    settings, args = parse(process.command[3:], process.environment)
+    assert args.model == "/models/another"
+    assert args.served_model_name == ["HuggingFaceTB/SmolVLM-256M-Instruct"]
+    assert args.dtype == "bfloat16"
+    assert args.enable_prompt_embeds is True
+    assert settings.port == (8000 if name == "render" else 8100)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_health_check_reads_the_status(name: str) -> None:
+    process = container_process(name, {})
+    with answering(HTTPStatus.OK) as port:
+        assert health(process.healthcheck, port) == 0
+    with answering(HTTPStatus.SERVICE_UNAVAILABLE) as port:
+        assert health(process.healthcheck, port) == 1
+    # Nobody listens any more.
+    assert health(process.healthcheck, port) == 1
+
+
+def health(command: list[str], port: int) -> int:
+    program, *arguments = command
+    assert program == "python3"
+    environment = {"TANDEM_PORT": str(port)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, stderr=subprocess.DEVNULL
+    ).returncode
+
+
+@contextmanager
+def answering(status: HTTPStatus) -> Iterator[int]:
+    class Ready(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/ready" else HTTPStatus.NOT_FOUND)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Ready) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@each_service
+def test_the_dockerfile_copies_what_is_there(service: dict[str, Any]) -> None:
+    dockerfile = (REPOSITORY / service["build"]["dockerfile"]).read_text()
+    sources = [
+        source
+        for sources in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE)
+        for source in sources.split()
+    ]
+    assert {"shared_protocol", "generate_service", "render_service"} <= set(sources)
+    let_through = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    for source in sources:
+        assert (REPOSITORY / source).exists()
+        assert f"!{source}" in let_through
+
+
+@each_service
+def test_the_dockerfile_names_no_package_index(service: dict[str, Any]) -> None:
+    dockerfile = (REPOSITORY / service["build"]["dockerfile"]).read_text()
+    assert "://" not in dockerfile
+    assert all("--no-deps" in line for line in dockerfile.splitlines() if "pip install" in line)
