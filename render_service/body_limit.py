@@ -1,13 +1,17 @@
 """A limit on request bodies that holds before a body is read whole."""
 
+import asyncio
 import json
-from collections.abc import MutableMapping
-from typing import Any
+from contextlib import suppress
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared_protocol.errors import PayloadTooLarge
+
+LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read and thrown away."""
 
 
 class BodyLimit:
@@ -23,7 +27,7 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._max_bytes:
-            await self._refuse(send)
+            await self._refuse(receive, send)
             return
         counting = _CountingReceive(receive, self._max_bytes)
         started = False
@@ -36,33 +40,48 @@ class BodyLimit:
             started = True
             await send(message)
 
-        await self._app(scope, counting, guarded_send)
+        with suppress(_Exceeded):
+            await self._app(scope, counting, guarded_send)
         if counting.exceeded and not started:
-            await self._refuse(send)
+            await self._refuse(receive, send)
 
-    async def _refuse(self, send: Send) -> None:
+    async def _refuse(self, receive: Receive, send: Send) -> None:
         error = PayloadTooLarge(
             f"The body has more than the {self._max_bytes} bytes that are allowed"
         )
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        content = json.dumps(error.body()).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(content)).encode()),
+            (b"connection", b"close"),
+        ]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(error.body()).encode()})
+        await send({"type": "http.response.body", "body": content, "more_body": True})
+        # A connection that is closed on bytes still unread is reset, and the client may then not
+        # see the answer.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Exceeded(Exception):
+    """Ends the application's reading of a body that is too large."""
 
 
 class _CountingReceive:
-    """Passes messages on until the limit is exceeded, then says that the client has gone."""
-
     def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
         self._left = max_bytes
-        self.exceeded = False
 
-    async def __call__(self) -> MutableMapping[str, Any]:
-        if self.exceeded:
-            return {"type": "http.disconnect"}
+    @property
+    def exceeded(self) -> bool:
+        return self._left < 0
+
+    async def __call__(self) -> Message:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            self.exceeded = True
-            return {"type": "http.disconnect"}
+        if self.exceeded:
+            raise _Exceeded
         return message

@@ -18,6 +18,9 @@ from vllm.multimodal.processing import ProcessorInputs, TimingContext
 from tests.checkpoints import NAMES, build, checkpoint
 from tests.pictures import png
 
+# torch's own, on the way to vLLM's processors.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 LARGEST = 5_000_000  # bytes
 TEXTS = (
     "plain words",

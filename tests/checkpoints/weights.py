@@ -32,7 +32,9 @@ def randomize(model: PreTrainedModel, seed: int) -> None:
             noise = torch.randn(parameter.shape, generator=generator)
             if id(parameter) in token_tables:
                 parameter.copy_(noise * _TOKEN_EMBEDDING_STD)
-            elif parameter.ndim == 1:
+            elif name.endswith("bias"):
+                parameter.copy_(noise * _VECTOR_STD)
+            elif parameter.ndim == 1:  # a norm: around its neutral value, which varies by family
                 parameter.add_(noise * _VECTOR_STD)
             else:
                 inputs = parameter[0].numel()

@@ -22,7 +22,10 @@ pytestmark = [
 ]
 
 TEXT: list[dict[str, Any]] = [{"type": "text", "text": "the quick brown fox"}]
-IMAGE: list[dict[str, Any]] = [*TEXT, {"type": "image_url", "image_url": {"url": data_url(png(7, 100, 60))}}]
+IMAGE: list[dict[str, Any]] = [
+    *TEXT,
+    {"type": "image_url", "image_url": {"url": data_url(png(7, 100, 60))}},
+]
 
 
 def chat(content: list[dict[str, Any]], **options: Any) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from render_service.transport import GenerateTransport
-from tests.render_service.fake_generate import FakeGenerate
+from tests.render_service.fake_generate import NO_AUTHORITIES, FakeGenerate
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def replica(start_replica: Callable[[], FakeGenerate]) -> FakeGenerate:
 
 @pytest.fixture
 async def transport() -> AsyncIterator[GenerateTransport]:
-    async with GenerateTransport() as transport:
+    async with GenerateTransport(ssl_context=NO_AUTHORITIES) as transport:
         yield transport

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -36,6 +37,9 @@ INFO = ServingInfo(
     reasoning_parser="",
     vllm_version="0.32.0",
 )
+
+NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Loading the usual ones takes longer than most tests."""
 
 FIRST = TokenDelta(token_ids=[1])
 LAST = TokenDelta(token_ids=[2], finish_reason="stop")

@@ -27,6 +27,7 @@ from tests.render_service.fake_generate import (
     FIRST,
     INFO,
     LAST,
+    NO_AUTHORITIES,
     Behaviour,
     FakeGenerate,
     answer,
@@ -55,7 +56,7 @@ async def open_pool(
     """A pool of `members`; with `ready`, all of them are in rotation at first."""
     urls = [member if isinstance(member, str) else member.url for member in members]
     async with (
-        GenerateTransport() as transport,
+        GenerateTransport(ssl_context=NO_AUTHORITIES) as transport,
         ReplicaPool(urls, transport, expected=expected, probe_interval_s=probe_interval_s) as pool,
     ):
         if ready:

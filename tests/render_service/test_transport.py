@@ -4,6 +4,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import msgspec
@@ -51,6 +52,12 @@ from tests.render_service.fake_generate import (
 pytestmark = pytest.mark.anyio
 
 BODY = b"a request"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """The two loops report a lost connection differently."""
+    return "asyncio", {"use_uvloop": request.param}
 
 
 async def ask(transport: GenerateTransport, url: str) -> list[TokenDelta]:
