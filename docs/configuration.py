@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from generate_service.settings import COMMAND_LINE as GENERATE
 from render_service.settings import COMMAND_LINE as RENDER
-from shared_protocol.command_line import CommandLine
-from shared_protocol.declared_settings import variable
-from shared_protocol.vllm_flags import ACCEPTED, REFUSED, Service
+from shared_protocol.startup.command_line import CommandLine
+from shared_protocol.startup.declared_settings import variable
+from shared_protocol.startup.vllm_flags import ACCEPTED, REFUSED, Service
 
 REPOSITORY: Final = Path(__file__).parents[1]
 PAGES: Final = (REPOSITORY / "README.md", REPOSITORY / "docs" / "configuration.md")

@@ -6,8 +6,8 @@ import sys
 from argparse import Namespace
 from importlib.metadata import version
 
-from generate_service import vllm_cpu
 from generate_service.settings import GenerateSettings, parse_generate_args
+from shared_protocol.startup import vllm_cpu, vllm_version
 
 DISTRIBUTION = "tandem-serving"
 LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
@@ -16,6 +16,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 def main() -> None:
     vllm_cpu.prepare_environment()
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    vllm_version.warn_of_another_version()
     settings, args = parse_generate_args(sys.argv[1:], os.environ)
     sys.exit(serve(settings, args))
 
@@ -23,10 +24,14 @@ def main() -> None:
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
     # Here, because they import vLLM: a wrong flag is reported before that.
+    from vllm.logger import configure_logging_from_args
+
     from generate_service.app import create_app
     from generate_service.engine_holder import EngineHolder
     from generate_service.server import make_server
     from generate_service.vllm_engine import Engine
+
+    configure_logging_from_args(args)
 
     def stop_serving() -> None:
         server.should_exit = True

@@ -3,11 +3,13 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from shared_protocol.command_line import CommandLine, VllmCommandLine
-from shared_protocol.declared_settings import port_number, positive_int, setting
-from shared_protocol.vllm_flags import Service
+from shared_protocol.startup.command_line import CommandLine
+from shared_protocol.startup.declared_settings import port_number, positive_int, setting
+from shared_protocol.startup.vllm_flags import Service
+from shared_protocol.startup.vllm_parser import load_vllm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +40,11 @@ def parse_generate_args(
     return COMMAND_LINE.parse(argv, environ)
 
 
-def _load_vllm() -> VllmCommandLine:
-    from generate_service.vllm_cpu import prepare_environment
-
-    prepare_environment()
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = FlexibleArgumentParser(prog="python -m generate_service", allow_abbrev=False)
-    return VllmCommandLine(make_arg_parser(parser), validate_parsed_serve_args)
-
-
 COMMAND_LINE: Final = CommandLine(
     service=Service.GENERATE,
     about="The GPU tier: holds the model in vLLM's engine and turns prompts that a render service "
     "prepared into tokens.",
     usage="--model MODEL [FLAG ...]",
     settings_class=GenerateSettings,
-    load_vllm=_load_vllm,
+    load_vllm=partial(load_vllm, "python -m generate_service"),
 )

@@ -1,13 +1,15 @@
 """``python -m render_service``: vLLM's front end on remote replicas."""
 
-import asyncio
 import logging
 import os
 import sys
 from argparse import Namespace
 from importlib.metadata import version
 
+import uvloop
+
 from render_service.settings import RenderSettings, parse_render_args
+from shared_protocol.startup import vllm_cpu, vllm_version
 
 DISTRIBUTION = "tandem-serving"
 LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
@@ -16,11 +18,13 @@ logger = logging.getLogger("render_service")
 
 
 def main() -> None:
+    vllm_cpu.prepare_environment()
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    vllm_version.warn_of_another_version()
     # Each probe of each replica would be a line.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings, args = parse_render_args(sys.argv[1:], os.environ)
-    sys.exit(asyncio.run(serve(settings, args)))
+    sys.exit(uvloop.run(serve(settings, args)))
 
 
 async def serve(settings: RenderSettings, args: Namespace) -> int:
@@ -30,12 +34,15 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
         The exit status.
     """
     # Here, because they import vLLM: a wrong flag is reported before that.
+    from vllm.logger import configure_logging_from_args
+
     from render_service import vllm_frontend
     from render_service.app import complete_app
     from render_service.replicas import ReplicaPool
     from render_service.server import make_server
     from render_service.transport import GenerateTransport, TransportSettings
 
+    configure_logging_from_args(args)
     transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
     async with (
         GenerateTransport(transport_settings) as transport,

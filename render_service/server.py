@@ -13,7 +13,6 @@ def make_server(app: FastAPI, args: Namespace) -> uvicorn.Server:
             app,
             host=args.host,
             port=args.port,
-            uds=args.uds,
             log_level=args.uvicorn_log_level,
             access_log=not args.disable_uvicorn_access_log,
             timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,

@@ -20,10 +20,10 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import httpx
 import msgspec
@@ -112,26 +112,32 @@ class GenerateTransport:
         *,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._settings = settings = settings or TransportSettings()
-        verify = ssl_context or httpx.create_ssl_context()
-        self._streams = _client(
-            httpx.Timeout(
+        self._settings = settings or TransportSettings()
+        self._ssl_context = ssl_context or httpx.create_ssl_context()
+        self._client = self._make_client()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def _make_client(self) -> httpx.AsyncClient:
+        settings = self._settings
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(
+                verify=self._ssl_context,
+                limits=httpx.Limits(
+                    max_connections=settings.max_connections,
+                    max_keepalive_connections=settings.max_idle_connections,
+                    keepalive_expiry=settings.keepalive_expiry_s,
+                ),
+                socket_options=_SOCKET_OPTIONS,
+            ),
+            timeout=httpx.Timeout(
                 connect=settings.connect_timeout_s,
                 read=settings.read_timeout_s,
                 write=settings.write_timeout_s,
                 pool=settings.connect_timeout_s,
             ),
-            httpx.Limits(
-                max_connections=settings.max_connections,
-                max_keepalive_connections=settings.max_idle_connections,
-                keepalive_expiry=settings.keepalive_expiry_s,
-            ),
-            verify,
-        )
-        # A probe connects anew each time: whether the replica still takes connections is part of
-        # what it asks. And it never waits for a connection behind the streams.
-        self._probes = _client(
-            httpx.Timeout(None), httpx.Limits(max_keepalive_connections=0), verify
+            headers={"Accept-Encoding": "identity"},
+            # Neither the machine's proxy nor its .netrc belongs between the tiers.
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Self:
@@ -142,8 +148,8 @@ class GenerateTransport:
 
     async def aclose(self) -> None:
         """Close all connections, which ends the answers that are still streaming."""
-        await self._streams.aclose()
-        await self._probes.aclose()
+        await self._client.aclose()
+        await asyncio.gather(*self._background)
 
     async def ready(self, url: str) -> None:
         """Ask whether the replica takes requests.
@@ -168,8 +174,13 @@ class GenerateTransport:
     async def _probe(self, url: str, path: str) -> httpx.Response:
         address, auth = _address(url, path)
         try:
-            async with asyncio.timeout(self._settings.probe_timeout_s):
-                response = await self._probes.get(address, auth=auth)
+            # A client of its own: a probe asks whether the replica still takes connections, and
+            # does not wait for one behind the streams.
+            async with (
+                asyncio.timeout(self._settings.probe_timeout_s),
+                self._make_client() as client,
+            ):
+                response = await client.get(address, auth=auth)
         except TimeoutError as error:
             raise NotReady(
                 f"no answer on {path} within {self._settings.probe_timeout_s:g} s"
@@ -211,15 +222,13 @@ class GenerateTransport:
             if answer.complete:
                 await answer.read_end()
         finally:
-            await response.aclose()
+            await asyncio.shield(self._in_background(response.aclose()))
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         address, auth = _address(url, GENERATE_PATH)
-        request = self._streams.build_request(
-            "POST", address, content=body, headers={"Accept": FRAMES_CONTENT_TYPE, **headers}
-        )
+        headers = {"Accept": FRAMES_CONTENT_TYPE, **headers}
         try:
-            return await self._streams.send(request, auth=auth, stream=True)
+            return await self._send(address, auth, body, headers)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotAccepted(f"could not connect ({_describe(error)})") from error
         except httpx.PoolTimeout as error:
@@ -227,6 +236,49 @@ class GenerateTransport:
             raise Unavailable("Too many requests are being answered") from error
         except (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError) as error:
             raise _lost(address, error) from error
+
+    async def _send(
+        self, address: httpx.URL, auth: httpx.Auth | None, body: bytes, headers: dict[str, str]
+    ) -> httpx.Response:
+        """Send as httpx does, but without losing a connection if this is cancelled.
+
+        Cancelled between connecting and sending, or while it closes a response, httpcore leaves
+        the connection open and in its pool forever. So it works in tasks of its own. One that is
+        sending can be cancelled; one that is not yet will fail when it is about to.
+        """
+        sending = asyncio.Event()
+        abandoned = asyncio.Event()
+
+        async def trace(event: str, _: object) -> None:
+            if event == "http11.send_request_headers.started":
+                sending.set()
+                if abandoned.is_set():
+                    raise asyncio.CancelledError
+
+        request = self._client.build_request(
+            "POST", address, content=body, headers=headers, extensions={"trace": trace}
+        )
+        task = asyncio.create_task(self._client.send(request, auth=auth, stream=True))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            abandoned.set()
+            if sending.is_set():
+                task.cancel()
+            self._in_background(_discard(task))
+            raise
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+async def _discard(task: asyncio.Task[httpx.Response]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is None:
+        await task.result().aclose()
 
 
 class _Answer:
@@ -239,7 +291,7 @@ class _Answer:
     def __init__(self, response: httpx.Response) -> None:
         self._url = response.url
         self._content_type = response.headers.get("content-type", "")
-        self._chunks = response.aiter_raw()
+        self._chunks = _chunks(response)
         self.complete = False
 
     async def deltas(self) -> AsyncGenerator[TokenDelta, None]:
@@ -265,6 +317,12 @@ class _Answer:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 async for _ in self._chunks:
                     pass
+
+
+def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes; unlike `aiter_raw`, the end of it does not close the response."""
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    return aiter(response.stream)
 
 
 class _ErrorObject(msgspec.Struct):
@@ -309,7 +367,7 @@ async def _read_error(response: httpx.Response) -> bytes:
     body = bytearray()
     with suppress(TimeoutError, httpx.TransportError):
         async with asyncio.timeout(_ERROR_TIMEOUT_S):
-            async for chunk in response.aiter_raw():
+            async for chunk in _chunks(response):
                 body += chunk
                 if len(body) > _MAX_ERROR_BYTES:
                     break
@@ -352,17 +410,3 @@ def _address(url: str, path: str) -> tuple[httpx.URL, httpx.Auth | None]:
     parsed = httpx.URL(url)
     auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
     return httpx.URL(str(parsed.copy_with(userinfo=b"")).rstrip("/") + path), auth
-
-
-def _client(
-    timeout: httpx.Timeout, limits: httpx.Limits, verify: ssl.SSLContext
-) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(
-            verify=verify, limits=limits, socket_options=_SOCKET_OPTIONS
-        ),
-        timeout=timeout,
-        headers={"Accept-Encoding": "identity"},
-        # Neither the machine's proxy nor its .netrc belongs between the tiers.
-        trust_env=False,
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generate_service import vllm_cpu
+from shared_protocol.startup import vllm_cpu
 
 # Before a test module imports vLLM.
 vllm_cpu.prepare_environment()

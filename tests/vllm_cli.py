@@ -6,7 +6,7 @@
 import importlib.metadata
 import sys
 
-from generate_service import vllm_cpu
+from shared_protocol.startup import vllm_cpu
 
 
 def answer_for_vllm() -> None:

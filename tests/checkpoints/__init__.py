@@ -27,7 +27,7 @@ def build(name: str, path: Path, *, vocab_headroom: bool = False) -> Path:
 
 def checkpoint(name: str, *, vocab_headroom: bool = False) -> Path:
     """The folder with the checkpoint `name`, built at first use and kept for later runs."""
-    cache = Path(os.environ.get("TANDEM_TEST_CACHE", _DEFAULT_CACHE))
+    cache = Path(os.environ.get("CHECKPOINT_CACHE", _DEFAULT_CACHE))
     variant = "-headroom" if vocab_headroom else ""
     path = cache / f"{name}{variant}-{_source_digest()}"
     if path.is_dir():

@@ -160,7 +160,7 @@ def test_unknown_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TANDEM_TEST_CACHE", str(tmp_path))
+    monkeypatch.setenv("CHECKPOINT_CACHE", str(tmp_path))
     path = checkpoint("gemma3")
     weights = (path / "model.safetensors").stat()
     assert checkpoint("gemma3") == path

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from generate_service.vllm_cpu import is_installed
 from shared_protocol.answer import (
     AnswerFrame,
     ArrayBytes,
@@ -44,6 +43,7 @@ from shared_protocol.request import (
     PromptEmbeds,
     ReasoningParserKwargs,
 )
+from shared_protocol.startup.vllm_cpu import is_installed
 from shared_protocol.tensors import TensorRef
 
 FOLDER: Final = Path(__file__).parent / "golden"

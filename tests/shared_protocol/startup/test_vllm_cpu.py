@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from generate_service import vllm_cpu
+from shared_protocol.startup import vllm_cpu
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,8 @@ def test_variables_already_set_win(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_heavy_is_imported_before_vllm() -> None:
     code = (
-        "import sys, generate_service.vllm_cpu as m; m.prepare_environment(); print(*sys.modules)"
+        "import sys; from shared_protocol.startup import vllm_cpu; "
+        "vllm_cpu.prepare_environment(); print(*sys.modules)"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

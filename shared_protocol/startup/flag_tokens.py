@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from shared_protocol.vllm_flags import ACCEPTED, ALIASES
+from shared_protocol.startup.vllm_flags import ACCEPTED, ALIASES
 
 # argparse takes a token with a space in its name for a value.
 _FLAG: Final = re.compile(r"--?[A-Za-z][\w-]*(?=[=.]|$)")

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 
 from generate_service.settings import COMMAND_LINE
-from shared_protocol.vllm_flags import ACCEPTED, ALIASES, REFUSED, Service
+from shared_protocol.startup.vllm_flags import ACCEPTED, ALIASES, REFUSED, Service
 
 with warnings.catch_warnings():
     # torch warns of its own functions while vLLM is imported.

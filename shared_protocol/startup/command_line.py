@@ -15,15 +15,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NoReturn, TypeVar
 
-from shared_protocol.declared_settings import (
+from shared_protocol.startup.declared_settings import (
     ENV_PREFIX,
     Setting,
     SettingsError,
     settings_of,
     variable,
 )
-from shared_protocol.flag_tokens import as_tokens, flag_name, flags_among, with_dashes, words
-from shared_protocol.vllm_flags import ACCEPTED, REFUSED, Service
+from shared_protocol.startup.flag_tokens import (
+    as_tokens,
+    flag_name,
+    flags_among,
+    with_dashes,
+    words,
+)
+from shared_protocol.startup.vllm_flags import ACCEPTED, REFUSED, Service
 
 SettingsT = TypeVar("SettingsT")
 

@@ -1,0 +1,1 @@
+"""What both services do before vLLM is imported; needs nothing but the standard library."""
