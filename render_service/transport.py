@@ -91,7 +91,7 @@ class TransportSettings:
         write_timeout_s: the longest time that sending a request may take.
         max_connections: of all answers together; None sets no limit.
         max_idle_connections: kept for later requests.
-        keepalive_expiry_s: how long they are kept; well below `MIN_SERVER_KEEP_ALIVE_S`.
+        keepalive_expiry_s: how long they are kept; at most half of `MIN_SERVER_KEEP_ALIVE_S`.
     """
 
     connect_timeout_s: float = 3.0
@@ -101,6 +101,13 @@ class TransportSettings:
     max_connections: int | None = None
     max_idle_connections: int = 256
     keepalive_expiry_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        if self.keepalive_expiry_s > MIN_SERVER_KEEP_ALIVE_S / 2:
+            raise ValueError(
+                f"keepalive_expiry_s is {self.keepalive_expiry_s:g}, at most "
+                f"{MIN_SERVER_KEEP_ALIVE_S / 2:g} is safe"
+            )
 
 
 class GenerateTransport:
@@ -213,16 +220,17 @@ class GenerateTransport:
             TandemError: on entering or iterating, if it answers with an error.
         """
         response = await self._post(url, body, {"Content-Type": content_type, **(headers or {})})
+        content = _Body(response)
         try:
             if response.status_code != httpx.codes.OK:
-                raise await _refusal(response)
-            answer = _Answer(response)
+                raise await _refusal(response, content)
+            answer = _Answer(response, content)
             async with aclosing(answer.deltas()) as deltas:
                 yield deltas
             if answer.complete:
-                await answer.read_end()
+                await content.read_end()
         finally:
-            await asyncio.shield(self._in_background(response.aclose()))
+            await asyncio.shield(self._in_background(content.close()))
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
         address, auth = _address(url, GENERATE_PATH)
@@ -242,9 +250,9 @@ class GenerateTransport:
     ) -> httpx.Response:
         """Send as httpx does, but without losing a connection if this is cancelled.
 
-        Cancelled between connecting and sending, or while it closes a response, httpcore leaves
-        the connection open and in its pool forever. So it works in tasks of its own. One that is
-        sending can be cancelled; one that is not yet will fail when it is about to.
+        Cancelled between connecting and sending, or while it closes a response, httpcore 1.0
+        leaves the connection open and in its pool forever. So it works in tasks of its own. Once
+        it is sending, the task can be cancelled; before, it is told to stop when it gets there.
         """
         sending = asyncio.Event()
         abandoned = asyncio.Event()
@@ -281,6 +289,38 @@ async def _discard(task: asyncio.Task[httpx.Response]) -> None:
         await task.result().aclose()
 
 
+class _Body:
+    """The body of a response, and its end.
+
+    Read from the stream itself: httpx's own iterators close the response when they end, and if
+    that is cancelled, the connection is lost like those of `GenerateTransport._send`.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._response = response
+        self._stream = aiter(response.stream)
+        self._ended = False
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            yield chunk
+        self._ended = True
+
+    async def read_end(self) -> None:
+        """Read what is left after the last delta, so that the connection can be used again."""
+        with suppress(TimeoutError, httpx.TransportError):
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                async for _ in self.chunks():
+                    pass
+
+    async def close(self) -> None:
+        if not self._ended:
+            # Whatever httpcore makes of it: this is what aborts the request.
+            await self._response.extensions["network_stream"].aclose()
+        await self._response.aclose()
+
+
 class _Answer:
     """The deltas of one answer.
 
@@ -288,10 +328,10 @@ class _Answer:
         complete: whether the last one has been seen.
     """
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: httpx.Response, content: _Body) -> None:
         self._url = response.url
         self._content_type = response.headers.get("content-type", "")
-        self._chunks = _chunks(response)
+        self._content = content
         self.complete = False
 
     async def deltas(self) -> AsyncGenerator[TokenDelta, None]:
@@ -299,7 +339,7 @@ class _Answer:
             raise _lost(self._url, BrokenStream(f"an answer of type {self._content_type!r}"))
         reader = FrameReader()
         try:
-            async for chunk in self._chunks:
+            async for chunk in self._content.chunks():
                 for frame in reader.feed(chunk):
                     if isinstance(frame, Failure):
                         raise _error(self._url, frame.status, frame.message, frame.param)
@@ -310,19 +350,6 @@ class _Answer:
         except (httpx.TransportError, BrokenStream) as error:
             raise _lost(self._url, error) from error
         raise _lost(self._url, BrokenStream("the answer has no last delta"))
-
-    async def read_end(self) -> None:
-        """Read what ends the body, so that the connection can be used again."""
-        with suppress(TimeoutError, httpx.TransportError):
-            async with asyncio.timeout(_END_TIMEOUT_S):
-                async for _ in self._chunks:
-                    pass
-
-
-def _chunks(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body as it comes; unlike `aiter_raw`, the end of it does not close the response."""
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return aiter(response.stream)
 
 
 class _ErrorObject(msgspec.Struct):
@@ -343,10 +370,10 @@ def _parse_error(body: bytes) -> _ErrorObject | None:
         return None
 
 
-async def _refusal(response: httpx.Response) -> Exception:
+async def _refusal(response: httpx.Response, content: _Body) -> Exception:
     """What to raise for an answer that is not 200."""
     status = response.status_code
-    error = _parse_error(await _read_error(response))
+    error = _parse_error(await _read_error(content))
     if error is None:
         # Not the words of a replica. A proxy in between answers 503 also for a connection that it
         # lost after it had passed the request on.
@@ -362,12 +389,12 @@ async def _refusal(response: httpx.Response) -> Exception:
     return _error(response.url, status, error.message, error.param)
 
 
-async def _read_error(response: httpx.Response) -> bytes:
-    """Read the body of an error as far as it comes: the status alone is worth something."""
+async def _read_error(content: _Body) -> bytes:
+    """Read the body of an error as far as it comes, in a bounded time and space."""
     body = bytearray()
     with suppress(TimeoutError, httpx.TransportError):
         async with asyncio.timeout(_ERROR_TIMEOUT_S):
-            async for chunk in _chunks(response):
+            async for chunk in content.chunks():
                 body += chunk
                 if len(body) > _MAX_ERROR_BYTES:
                     break

@@ -1,5 +1,6 @@
 """A rendered prompt made ready for an engine: sentinels consumed, stray markers refused."""
 
+from functools import cached_property
 from typing import Any
 
 from vllm.inputs import EngineInput
@@ -58,7 +59,7 @@ class PromptConsumer:
     def _placeholder_ids(
         self, modality: str, token_ids: list[int], ranges: list[PlaceholderRange]
     ) -> frozenset[int]:
-        """The special tokens by which the processor knew where the items go.
+        """The added tokens by which the processor knew where the items go.
 
         Those that take embeddings, and those of the text that vLLM writes for an item of the
         modality, as far as they stand inside the ranges: a token that the template puts around
@@ -71,7 +72,7 @@ class PromptConsumer:
             for start, end in place.embedded_runs()
             for token in token_ids[start:end]
         }
-        return self._special_ids() & (embedded | (self._written_ids(modality) & inside))
+        return self._added_ids & (embedded | (self._written_ids(modality) & inside))
 
     def _written_ids(self, modality: str) -> frozenset[int]:
         if modality not in self._marker_ids:
@@ -83,8 +84,11 @@ class PromptConsumer:
             self._marker_ids[modality] = frozenset(ids)
         return self._marker_ids[modality]
 
-    def _special_ids(self) -> frozenset[int]:
-        return frozenset(self._renderer.get_tokenizer().all_special_ids)
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        """Tokens that a text spells as a whole; some tokenizers add runs of line breaks, too."""
+        added = self._renderer.get_tokenizer().added_tokens_decoder
+        return frozenset(token_id for token_id, token in added.items() if token.content.strip())
 
 
 def _with(prompt: EngineInput, **members: Any) -> EngineInput:

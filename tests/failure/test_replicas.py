@@ -64,6 +64,7 @@ async def test_load_is_shared_then_one_and_both_are_lost(
 ) -> None:
     """One test, as each step needs the state that the one before it left."""
     first, second = pair.replicas
+    await wait_for(lambda: ready_replicas(pair) == 2, timeout_s=10.0)
     answers = await asyncio.gather(*(chat(client) for _ in range(16)))
     assert [answer.status_code for answer in answers] == [200] * 16
     counts = [await finished_requests(replica.url) for replica in pair.replicas]
@@ -81,6 +82,11 @@ async def test_load_is_shared_then_one_and_both_are_lost(
     assert refused.status_code == 503
     assert int(refused.headers["Retry-After"]) >= 1
     assert refused.json()["error"]["code"] == 503
+
+
+def ready_replicas(pair: Pair) -> int:
+    replicas = httpx.get(f"{pair.url}/ready", trust_env=False).json()["replicas"]
+    return sum(replica["ready"] for replica in replicas)
 
 
 async def lose_with_streams(client: httpx.AsyncClient, pid: int) -> None:

@@ -35,6 +35,7 @@ from tests.render_service.fake_generate import (
     FIRST,
     INFO,
     LAST,
+    NO_AUTHORITIES,
     Behaviour,
     FakeGenerate,
     answer,
@@ -183,6 +184,35 @@ async def test_an_error_of_the_consumer_closes_the_connection(
     await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
 
 
+async def test_no_moment_to_cancel_loses_a_connection(replica: FakeGenerate) -> None:
+    settings = TransportSettings(max_idle_connections=0)
+    async with GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport:
+        for steps in range(100):
+            task = asyncio.create_task(ask(transport, replica.url))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert await ask(transport, replica.url) == [FIRST, LAST]
+        await eventually(lambda: replica.connections == 0)
+
+
+async def test_cancelling_twice_closes_the_connection(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = hang_after(FIRST)
+    for steps in range(6):
+        task = asyncio.create_task(ask(transport, replica.url))
+        await eventually(lambda: len(replica.requests) > steps)  # noqa: B023
+        await asyncio.sleep(0.02)
+        task.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await eventually(lambda: replica.disconnects == 6 and replica.connections == 0)
+
+
 async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
     tasks = asyncio.all_tasks()
     async with GenerateTransport() as transport:
@@ -222,7 +252,7 @@ def deaf_listener() -> Iterator[str]:
 async def test_connecting_takes_too_long() -> None:
     settings = TransportSettings(connect_timeout_s=0.1)
     with deaf_listener() as url:
-        async with GenerateTransport(settings) as transport:
+        async with GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport:
             with pytest.raises(NotAccepted, match="ConnectTimeout"):
                 await ask(transport, url)
 
@@ -245,7 +275,10 @@ async def test_the_replica_refuses(
 async def test_all_connections_are_taken(replica: FakeGenerate) -> None:
     settings = TransportSettings(max_connections=1, connect_timeout_s=0.1)
     replica.behaviour = hang_after(FIRST)
-    async with GenerateTransport(settings) as transport, transport.stream(replica.url, BODY):
+    async with (
+        GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport,
+        transport.stream(replica.url, BODY),
+    ):
         with pytest.raises(Unavailable):
             await ask(transport, replica.url)
         await transport.ready(replica.url)
@@ -442,6 +475,11 @@ async def test_a_connection_is_not_kept_beyond_its_expiry(replica: FakeGenerate)
             await ask(transport, replica.url)
             await asyncio.sleep(0.15)
     assert len({request.client_port for request in replica.requests}) == 2
+
+
+def test_a_connection_must_not_be_kept_as_long_as_the_replica_keeps_it() -> None:
+    with pytest.raises(ValueError, match="keepalive_expiry_s is 45, at most 30 is safe"):
+        TransportSettings(keepalive_expiry_s=45)
 
 
 # Probes
