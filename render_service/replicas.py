@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from render_service.agreement import differences
+from render_service.discovery import is_address, urls_behind
 from render_service.transport import GenerateTransport, NotAccepted, NotReady, without_userinfo
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
@@ -18,6 +19,7 @@ from shared_protocol.serving_info import ServingInfo
 logger = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL_S: Final = 5.0
+_DISCOVERY_INTERVAL_S: Final = 5.0
 
 
 @dataclass(eq=False)
@@ -59,10 +61,13 @@ class ReplicaPool:
         *,
         expected: ServingInfo | None = None,
         probe_interval_s: float = 1.0,
+        discover: Callable[[str], Awaitable[frozenset[str]]] = urls_behind,
+        discovery_interval_s: float = _DISCOVERY_INTERVAL_S,
     ) -> None:
         """
         Args:
             expected: what a replica must serve to be in rotation; see `expect`.
+            discover: finds the replicas behind a URL whose host is a name.
         """
         self._replicas = [Replica(url, without_userinfo(url)) for url in urls]
         names = {replica.name for replica in self._replicas}
@@ -71,17 +76,26 @@ class ReplicaPool:
         self._transport = transport
         self._expected = expected
         self._probe_interval_s = probe_interval_s
-        self._probing: list[asyncio.Task[None]] = []
+        self._discover = discover
+        self._discovery_interval_s = discovery_interval_s
+        self._probing: dict[Replica, asyncio.Task[None]] = {}
+        self._discovering: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._first: asyncio.Future[ServingInfo] = asyncio.get_running_loop().create_future()
-        self._probing = [asyncio.create_task(self._keep_probing(r)) for r in self._replicas]
+        self._probing = {r: asyncio.create_task(self._keep_probing(r)) for r in self._replicas}
+        self._discovering = [
+            asyncio.create_task(self._keep_discovering(replica))
+            for replica in self._replicas
+            if not is_address(replica.url)
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._probing:
+        tasks = [*self._discovering, *self._probing.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._probing, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def has_ready_replica(self) -> bool:
         return any(replica.ready for replica in self._replicas)
@@ -199,6 +213,29 @@ class ReplicaPool:
             raise
         finally:
             replica.outstanding -= 1
+
+    async def _keep_discovering(self, named: Replica) -> None:
+        """Have one replica for each address behind the name in the URL of `named`."""
+        found = {named.url: named}
+        while True:
+            urls = await self._discover(named.url)
+            for url in found.keys() - urls:
+                self._remove(found.pop(url))
+            for url in urls - found.keys():
+                found[url] = self._add(url)
+            await asyncio.sleep(self._discovery_interval_s)
+
+    def _add(self, url: str) -> Replica:
+        replica = Replica(url, without_userinfo(url))
+        self._replicas.append(replica)
+        self._probing[replica] = asyncio.create_task(self._keep_probing(replica))
+        return replica
+
+    def _remove(self, replica: Replica) -> None:
+        """Give it no more requests; those that it has go on."""
+        logger.info("%s is no replica any more", replica.name)
+        self._replicas.remove(replica)
+        self._probing.pop(replica).cancel()
 
     async def _keep_probing(self, replica: Replica) -> None:
         # A replica that refuses requests under load but is ready is probed again after each

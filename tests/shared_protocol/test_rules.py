@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from shared_protocol.errors import InvalidRequest, UnsupportedVersion
 from shared_protocol.items import BatchedField, ItemElement, MultiModalItem
+from shared_protocol.json_codec import encode_item
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import EmbedSpan, Features, GenerateRequest, PromptEmbeds
 from shared_protocol.tensors import TensorRef
@@ -546,7 +547,12 @@ def test_a_bad_embedding_is_named_in_json(tensor: Any, fragment: str) -> None:
     assert fragment in caught.value.message
 
 
-@pytest.mark.parametrize("item", ["", "#", "AAA", "AAAA\n", "é", "wQ==", "gaFhAQ"])
+PACKED_ITEM = encode_item(ITEM)
+
+
+@pytest.mark.parametrize(
+    "item", ["", "#", "AAA", "é", "wQ==", PACKED_ITEM[:-4], f"{PACKED_ITEM}\n", f"#{PACKED_ITEM}"]
+)
 def test_an_item_that_is_no_base64_of_msgpack_is_refused(item: str) -> None:
     change = patch("features", "kwargs_data", "image", 0, value=item)
     with pytest.raises(InvalidRequest, match="base64 of a msgpack map") as caught:
