@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from shared_protocol.errors import InvalidRequest, UnknownModel
-from shared_protocol.request import Features, GenerateRequest, PromptEmbeds
+from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
 
 PROMPT_EMBEDS_MODALITY = "prompt_embeds"
 
@@ -15,6 +15,8 @@ class ModelLimits:
 
     Attributes:
         modalities: those the model's processor knows, without `prompt_embeds`.
+        generates: whether the model is served to generate, rather than to pool.
+        adapters: the LoRA adapters that are loaded.
     """
 
     served_names: Collection[str]
@@ -24,6 +26,8 @@ class ModelLimits:
     dtype: str
     enable_prompt_embeds: bool
     modalities: Collection[str]
+    generates: bool
+    adapters: Collection[Adapter]
 
 
 def admit(request: GenerateRequest, limits: ModelLimits) -> GenerateRequest:
@@ -33,8 +37,12 @@ def admit(request: GenerateRequest, limits: ModelLimits) -> GenerateRequest:
         UnknownModel: if it asks for another model.
         InvalidRequest: with ``param`` naming what does not fit.
     """
-    if request.lora is None and request.model and request.model not in limits.served_names:
-        raise UnknownModel(f"The model `{request.model}` does not exist.", param="model")
+    _check_model(request, limits)
+    if (request.pooling_params is None) != limits.generates:
+        wanted = "sampling_params" if limits.generates else "pooling_params"
+        raise InvalidRequest(
+            f"This model is served for requests with {wanted}", param="pooling_params"
+        )
     _check_prompt(request.token_ids, limits)
     if request.features is not None:
         _check_features(request.features, limits)
@@ -43,11 +51,21 @@ def admit(request: GenerateRequest, limits: ModelLimits) -> GenerateRequest:
     return request
 
 
+def _check_model(request: GenerateRequest, limits: ModelLimits) -> None:
+    if request.lora is not None:
+        # The engine dies of an adapter that it cannot load: only those that it has are let in.
+        if request.lora not in limits.adapters:
+            raise UnknownModel(f"The adapter `{request.lora.name}` is not loaded.", param="lora")
+    elif request.model and request.model not in limits.served_names:
+        raise UnknownModel(f"The model `{request.model}` does not exist.", param="model")
+
+
 def _check_prompt(token_ids: list[int], limits: ModelLimits) -> None:
-    if len(token_ids) >= limits.max_model_len:
+    # A model that generates needs room for at least one token.
+    longest = limits.max_model_len - limits.generates
+    if len(token_ids) > longest:
         raise InvalidRequest(
-            f"The prompt has {len(token_ids)} tokens; with at least one to generate, the model's "
-            f"maximum length of {limits.max_model_len} is exceeded",
+            f"The prompt has {len(token_ids)} tokens, at most {longest} are allowed",
             param="token_ids",
         )
     if max(token_ids) >= limits.vocab_size:

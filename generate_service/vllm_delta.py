@@ -45,14 +45,21 @@ def encode_delta(
         sampling_mask=_encode_sampling_mask(output),
         spec_decode_metrics=_encode_spec_decode(output),
         num_nans_in_logits=output.num_nans_in_logits,
+        pooling_output=_encode_array(output.pooling_output),
     )
 
 
 def _encode_array(array: np.ndarray[Any, Any] | torch.Tensor | None) -> ArrayBytes | None:
     if array is None:
         return None
-    values = array.numpy() if isinstance(array, torch.Tensor) else array
+    values = _to_numpy(array) if isinstance(array, torch.Tensor) else array
     return ArrayBytes(values.dtype.str, values.shape, values.tobytes())
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    # numpy has no bfloat16; float32 holds its values exactly, and is what clients are given.
+    widened = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    return widened.cpu().numpy()
 
 
 def _encode_logprobs(logprobs: Any) -> Logprobs | None:

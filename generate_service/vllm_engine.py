@@ -21,9 +21,10 @@ from vllm.v1.metrics.stats import IterationStats
 
 from generate_service.admission import ModelLimits
 from generate_service.vllm_delta import encode_delta
-from generate_service.vllm_request import EngineRequest
+from generate_service.vllm_request import EngineRequest, decode_adapter
 from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
+from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
 
 
@@ -133,9 +134,16 @@ class DeltaLLM(AsyncLLM):
 class Engine:
     """One running engine and what requests need to know of it."""
 
-    def __init__(self, llm: DeltaLLM, args: Namespace, supported_tasks: Iterable[str]) -> None:
+    def __init__(
+        self,
+        llm: DeltaLLM,
+        args: Namespace,
+        supported_tasks: Iterable[str],
+        adapters: list[Adapter],
+    ) -> None:
         self._llm = llm
         self._args = args
+        self._adapters = adapters
         self.supported_tasks = tuple(supported_tasks)
         self._default_sampling_params = llm.model_config.get_diff_sampling_param()
         self._info = self._gather_info()
@@ -157,7 +165,13 @@ class Engine:
         )
         llm._run_output_handler()
         await llm.reset_mm_cache()
-        return cls(llm, args, await llm.get_supported_tasks())
+        adapters = [
+            Adapter(module.name, number, module.path, module.base_model_name)
+            for number, module in enumerate(args.lora_modules or (), 1)
+        ]
+        for adapter in adapters:
+            await llm.add_lora(decode_adapter(adapter))
+        return cls(llm, args, await llm.get_supported_tasks(), adapters)
 
     @property
     def dead(self) -> bool:
@@ -197,6 +211,7 @@ class Engine:
             structured_outputs_backend=config.structured_outputs_config.backend,
             reasoning_parser=config.structured_outputs_config.reasoning_parser,
             vllm_version=vllm_version.__version__,
+            adapters=self._adapters,
         )
 
     def _gather_limits(self) -> ModelLimits:
@@ -209,6 +224,8 @@ class Engine:
             max_model_len=info.max_model_len,
             dtype=info.dtype,
             enable_prompt_embeds=info.enable_prompt_embeds,
+            generates=info.runner_type == "generate",
+            adapters=self._adapters,
             modalities=() if processor is None else tuple(processor.info.supported_mm_limits),
         )
 
@@ -240,14 +257,13 @@ class Engine:
         """
         with _refusals():
             core_request = self._process(request)
-            params = core_request.sampling_params
-            assert params is not None
-            self._llm.check_admission(params.n, core_request.request_id)
+            choices = list(_choices(core_request))
+            self._llm.check_admission(len(choices), core_request.request_id)
         if self.dead:
             raise Unavailable("The engine of this replica has died")
-        queue = DeltaQueue(params.n)
+        queue = DeltaQueue(len(choices))
         try:
-            await self._add(list(_choices(core_request)), queue)
+            await self._add(choices, queue)
             while not queue.finished:
                 yield await queue.take()
         except Exception as error:
@@ -264,7 +280,7 @@ class Engine:
         core_request = processor.process_inputs(
             request.request_id,
             request.prompt,
-            request.sampling_params,
+            request.params,
             supported_tasks=self.supported_tasks,
             lora_request=request.lora,
             trace_headers=request.trace_headers,
@@ -292,8 +308,7 @@ def _choices(
 ) -> Iterator[tuple[ParentRequest | None, EngineCoreRequest]]:
     """Split a request for n choices as AsyncLLM does: ids ``0_...``, seeds ``seed + index``."""
     params = request.sampling_params
-    assert params is not None
-    if params.n == 1:
+    if params is None or params.n == 1:
         yield None, request
         return
     parent = ParentRequest(request)

@@ -1,10 +1,11 @@
 """From the wire's request to what vLLM's engine takes: the mirror of render's file of this name."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import torch
+from msgspec.structs import fields
 from vllm.inputs import EngineInput, embeds_input, mm_input, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import (
@@ -17,18 +18,23 @@ from vllm.multimodal.inputs import (
     MultiModalSharedField,
     PlaceholderRange,
 )
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from shared_protocol import placeholders as wire
 from shared_protocol.errors import InvalidRequest, MissingFeatures
 from shared_protocol.items import FlatField, ItemField, MultiModalItem, NestedTensor, SharedField
 from shared_protocol.json_codec import invalid_member
-from shared_protocol.request import Features, GenerateRequest, PromptEmbeds
+from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
 from shared_protocol.tensors import TensorRef
 
 _SAMPLING_FIELDS: Final = frozenset(
     name for name in SamplingParams.__struct_fields__ if not name.startswith("_")
 )
+
+_POOLING_FIELDS: Final = frozenset(PoolingParams.__struct_fields__) - {"output_kind"}
+
+StructT = TypeVar("StructT")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class EngineRequest:
 
     request_id: str
     prompt: EngineInput
-    sampling_params: SamplingParams
+    params: SamplingParams | PoolingParams
     lora: LoRARequest | None
     priority: int
     data_parallel_rank: int | None
@@ -62,14 +68,22 @@ def decode_request(request: GenerateRequest, *, default_max_tokens: int | None) 
     return EngineRequest(
         request_id=request.request_id,
         prompt=decode_prompt(request),
-        sampling_params=decode_sampling_params(request, default_max_tokens=default_max_tokens),
-        lora=None if lora is None else LoRARequest(lora.name, lora.int_id, lora.path),
+        params=decode_sampling_params(request, default_max_tokens=default_max_tokens)
+        if request.pooling_params is None
+        else decode_pooling_params(request.pooling_params),
+        lora=None if lora is None else decode_adapter(lora),
         priority=request.priority,
         data_parallel_rank=request.data_parallel_rank,
         session_id=request.session_id,
         trace_headers=request.trace_headers,
         reasoning_ended=request.reasoning_ended,
         reasoning_parser_kwargs=None if reasoning is None else msgspec.to_builtins(reasoning),
+    )
+
+
+def decode_adapter(adapter: Adapter) -> LoRARequest:
+    return LoRARequest(
+        adapter.name, adapter.int_id, adapter.path, base_model_name=adapter.base_model_name
     )
 
 
@@ -189,12 +203,7 @@ def decode_sampling_params(
         InvalidRequest: with ``param`` naming the parameter where vLLM says which it is.
     """
     given = request.sampling_params
-    if unknown := sorted(given.keys() - _SAMPLING_FIELDS):
-        # A peer of another release may write fields that are not for the wire.
-        raise InvalidRequest(
-            f"sampling_params.{unknown[0]} is not a sampling parameter of this vLLM",
-            param=f"sampling_params.{unknown[0]}",
-        )
+    _check_names(given, _SAMPLING_FIELDS, "sampling_params")
     if given.get("stop"):
         raise InvalidRequest(
             "sampling_params.stop is found on the render tier: no text is made here, use "
@@ -205,7 +214,7 @@ def decode_sampling_params(
     for name in ("kv_transfer_params", "ec_transfer_params"):
         if (value := getattr(request, name)) is not None:
             extra_args[name] = value
-    fields = {
+    members = {
         **given,
         "max_tokens": given.get("max_tokens", default_max_tokens),
         "detokenize": False,
@@ -214,12 +223,36 @@ def decode_sampling_params(
         "skip_clone": True,
         "extra_args": extra_args or None,
     }
+    return _convert(members, SamplingParams, "sampling_params")
+
+
+def decode_pooling_params(given: dict[str, Any]) -> PoolingParams:
+    """Build vLLM's parameters of a request that pools.
+
+    Raises:
+        InvalidRequest: with ``param`` naming the parameter where vLLM says which it is.
+    """
+    _check_names(given, _POOLING_FIELDS, "pooling_params")
+    # vLLM's struct is an array on its own wires.
+    members = [given.get(field.name, field.default) for field in fields(PoolingParams)]
+    return _convert(members, PoolingParams, "pooling_params")
+
+
+def _check_names(given: dict[str, Any], known: frozenset[str], param: str) -> None:
+    # A peer of another release may write fields that are not for the wire.
+    if unknown := sorted(given.keys() - known):
+        raise InvalidRequest(
+            f"{param}.{unknown[0]} is not a parameter of this vLLM", param=f"{param}.{unknown[0]}"
+        )
+
+
+def _convert(members: Any, kind: type[StructT], param: str) -> StructT:
     try:
         # Not strict: JSON turns the integer keys of logit_bias into strings.
-        return msgspec.convert(fields, SamplingParams, strict=False)
+        return msgspec.convert(members, kind, strict=False)
     except msgspec.ValidationError as error:
         invalid = invalid_member(error)
         raise InvalidRequest(
-            f"sampling_params.{invalid.message}",
-            param=f"sampling_params.{invalid.param}" if invalid.param else "sampling_params",
+            f"{param}.{invalid.message}",
+            param=f"{param}.{invalid.param}" if invalid.param else param,
         ) from error

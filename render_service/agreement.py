@@ -6,6 +6,7 @@ from shared_protocol.serving_info import ServingInfo
 
 _EQUAL_FIELDS: Final = (
     "architecture",
+    "adapters",
     "vocab_size",
     "hidden_size",
     "dtype",

@@ -1,6 +1,5 @@
 """From deltas to text: vLLM's output processor fed with what a replica sends."""
 
-from vllm.outputs import RequestOutput
 from vllm.tokenizers import TokenizerLike
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
@@ -50,10 +49,3 @@ class Derenderer:
     def num_unfinished_requests(self) -> int:
         count: int = self._processor.get_num_unfinished_requests()
         return count
-
-
-def take_output(outputs: RequestOutputCollector) -> RequestOutput | None:
-    """Return what has gathered in the collector, or None; raises what was put there as an error."""
-    output = outputs.get_nowait()
-    assert output is None or isinstance(output, RequestOutput)
-    return output

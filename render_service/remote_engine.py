@@ -19,23 +19,24 @@ from vllm.exceptions import (
 )
 from vllm.inputs import EngineInput
 from vllm.lora.request import LoRARequest
-from vllm.outputs import RequestOutput
+from vllm.outputs import PoolingRequestOutput, RequestOutput
+from vllm.pooling_params import PoolingParams
 from vllm.renderers import renderer_from_config
-from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
-from render_service.derender import Derenderer, take_output
+from render_service.derender import Derenderer
 from render_service.replicas import ReplicaPool
 from render_service.vllm_engine_side import EngineSideCalls
 from render_service.vllm_prompt import PromptConsumer
 from render_service.vllm_request import (
     encode_features,
+    encode_params,
     encode_prompt_embeds,
-    encode_sampling_params,
 )
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
@@ -43,8 +44,8 @@ from shared_protocol.errors import InvalidRequest, TandemError, Unavailable, Unk
 from shared_protocol.json_codec import JSON_CONTENT_TYPE, encode_json
 from shared_protocol.request import (
     PROTOCOL_VERSION,
+    Adapter,
     GenerateRequest,
-    LoRA,
     ReasoningParserKwargs,
 )
 
@@ -125,7 +126,7 @@ class RemoteEngine(EngineSideCalls):
     def prepare(
         self,
         prompt: EngineInput,
-        sampling_params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
@@ -152,7 +153,7 @@ class RemoteEngine(EngineSideCalls):
         core = self.input_processor.process_inputs(
             request_id,
             consumed,
-            sampling_params,
+            params,
             supported_tasks=self._supported_tasks,
             lora_request=lora_request,
             tokenization_kwargs=tokenization_kwargs,
@@ -161,21 +162,16 @@ class RemoteEngine(EngineSideCalls):
             data_parallel_rank=data_parallel_rank,
             session_id=session_id,
         )
-        fields, apart = encode_sampling_params(sampling_params)
         wire = GenerateRequest(
             request_id=request_id,
             token_ids=consumed.get("prompt_token_ids") or [0] * len(consumed["prompt_embeds"]),
-            sampling_params=fields,
+            **encode_params(params),
             features=encode_features(consumed),
             prompt_embeds=encode_prompt_embeds(consumed),
-            stream=bool(sampling_params.stop)
-            or sampling_params.output_kind is RequestOutputKind.DELTA,
             cache_salt=consumed.get("cache_salt"),
             priority=priority,
-            kv_transfer_params=apart.get("kv_transfer_params"),
-            ec_transfer_params=apart.get("ec_transfer_params"),
             protocol_version=PROTOCOL_VERSION,
-            lora=_encode_lora(lora_request),
+            lora=_encode_adapter(lora_request),
             data_parallel_rank=data_parallel_rank,
             session_id=session_id,
             trace_headers=dict(trace_headers) if trace_headers else None,
@@ -190,14 +186,14 @@ class RemoteEngine(EngineSideCalls):
 
     async def _run_one(
         self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
-    ) -> AsyncGenerator[RequestOutput, None]:
+    ) -> AsyncGenerator[Any, None]:
         request_id = request.core.request_id
         self.derenderer.add(request.core, text, outputs)
         try:
             async with self._send(request) as deltas:
                 async for delta in deltas:
                     ended = self.derenderer.feed(request_id, delta)
-                    if (output := take_output(outputs)) is not None:
+                    if (output := outputs.get_nowait()) is not None:
                         yield output
                     if ended:
                         return
@@ -241,8 +237,21 @@ class RemoteEngine(EngineSideCalls):
         except Exception as error:
             outputs.put(error)
 
-    def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        raise NotImplementedError("Pooling models are not served by the pair")
+    async def encode(
+        self,
+        prompt: EngineInput,
+        pooling_params: PoolingParams,
+        request_id: str,
+        **options: Any,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """Run one request of a pooling model on a replica; as `generate`."""
+        with translated_errors():
+            request = self.prepare(prompt, pooling_params, request_id, **options)
+            self.input_processor.assign_request_id(request.core)
+            outputs = RequestOutputCollector(pooling_params.output_kind, request.core.request_id)
+            async with contextlib.aclosing(self._run_one(request, None, outputs)) as results:
+                async for output in results:
+                    yield output
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         if not self._pool.has_ready_replica():
@@ -295,8 +304,10 @@ def _choice(request: RemoteRequest, parent: ParentRequest, index: int) -> Remote
     return RemoteRequest(core, msgspec.structs.replace(request.wire, sampling_params=fields))
 
 
-def _encode_lora(lora: LoRARequest | None) -> LoRA | None:
-    return None if lora is None else LoRA(lora.lora_name, lora.lora_int_id, lora.lora_path)
+def _encode_adapter(lora: LoRARequest | None) -> Adapter | None:
+    if lora is None:
+        return None
+    return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, lora.base_model_name)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ def decode_delta(delta: wire.TokenDelta, *, request_id: str) -> EngineCoreOutput
         new_sampling_mask=_decode_sampling_mask(delta.sampling_mask),
         spec_decode_metrics=_decode_spec_decode(delta),
         prompt_token_id_logprobs=_optional_tensor(delta.prompt_token_id_logprobs),
+        pooling_output=_optional_tensor(delta.pooling_output),
     )
 
 

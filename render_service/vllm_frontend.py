@@ -5,13 +5,16 @@ from argparse import Namespace
 from fastapi import FastAPI
 from vllm import envs
 from vllm import version as vllm_version
-from vllm.config import ParallelConfig, VllmConfig
+from vllm.config import LoRAConfig, ParallelConfig, ReasoningConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.lora.request import LoRARequest
 
 from render_service.remote_engine import RemoteEngine
 from render_service.replicas import ReplicaPool
+from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
 
 
@@ -34,9 +37,18 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
         parallel_config=ParallelConfig(_api_process_count=2),
         logging_config=engine_args.create_logging_config(),
         structured_outputs_config=engine_args.create_structured_outputs_config(),
+        reasoning_config=_reasoning_config(engine_args),
+        # Which adapters there are, and how they are held, is the engine's affair.
+        lora_config=LoRAConfig() if replica.adapters else None,
     )
     config.scheduler_config.max_num_seqs = replica.max_num_seqs
     return config
+
+
+def _reasoning_config(engine_args: AsyncEngineArgs) -> ReasoningConfig | None:
+    """As the engine's front end has it: a reasoning parser alone enables thinking budgets."""
+    engine_args._set_default_reasoning_config_args()
+    return engine_args.reasoning_config
 
 
 def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> ServingInfo:
@@ -59,6 +71,7 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         structured_outputs_backend=config.structured_outputs_config.backend,
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
         vllm_version=vllm_version.__version__,
+        adapters=replica.adapters,
     )
 
 
@@ -76,4 +89,13 @@ async def build_frontend(
     engine = RemoteEngine(config, pool, tasks, wire=wire)
     app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
+    _offer_adapters(app.state.openai_serving_models, replica.adapters)
     return app, engine
+
+
+def _offer_adapters(models: OpenAIServingModels, adapters: list[Adapter]) -> None:
+    """List the replicas' adapters as models; they are loaded there already."""
+    for adapter in adapters:
+        models.lora_requests[adapter.name] = LoRARequest(
+            adapter.name, adapter.int_id, adapter.path, base_model_name=adapter.base_model_name
+        )

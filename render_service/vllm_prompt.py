@@ -1,6 +1,7 @@
 """A rendered prompt made ready for an engine: sentinels consumed, stray markers refused."""
 
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from vllm.inputs import EngineInput
@@ -34,12 +35,10 @@ class PromptConsumer:
             return prompt
         placeholders = encode_placeholders(prompt["mm_placeholders"])
         token_ids = prompt["prompt_token_ids"]
-        for modality, ranges in placeholders.items():
-            if modality == _PROMPT_EMBEDS:
-                reserved = self._sentinel_ids()
-            else:
-                reserved = self._placeholder_ids(modality, token_ids, ranges)
-            check_no_stray(token_ids, reserved, ranges)
+        reserved = frozenset[int]().union(
+            *(self._markers(modality, token_ids, of) for modality, of in placeholders.items())
+        )
+        check_no_stray(token_ids, reserved, chain.from_iterable(placeholders.values()))
         spans = [(span.offset, span.length) for span in placeholders.get(_PROMPT_EMBEDS, ())]
         return _with(prompt, prompt_token_ids=consume_sentinels(token_ids, spans))
 
@@ -56,23 +55,29 @@ class PromptConsumer:
         tokenizer: Any = self._renderer.get_tokenizer()
         return frozenset({tokenizer.convert_tokens_to_ids(PROMPT_EMBEDS_PLACEHOLDER_TOKEN)})
 
-    def _placeholder_ids(
+    def _markers(
         self, modality: str, token_ids: list[int], ranges: list[PlaceholderRange]
     ) -> frozenset[int]:
-        """The added tokens by which the processor knew where the items go.
+        """The tokens by which the items of a modality were placed.
 
-        Those that take embeddings, and those of the text that vLLM writes for an item of the
-        modality, as far as they stand inside the ranges: a token that the template puts around
-        each item is no marker.
+        For media these are the added tokens that take embeddings. Where none of them is in the
+        text that vLLM writes for an item (Gemma 3 writes the token that begins an image), it is
+        the tokens of that text, as far as the ranges hold them: what a template puts around an
+        item is no marker.
         """
-        inside = {token for place in ranges for token in token_ids[place.offset : place.end]}
+        if modality == _PROMPT_EMBEDS:
+            return self._sentinel_ids()
         embedded = {
             token
             for place in ranges
             for start, end in place.embedded_runs()
             for token in token_ids[start:end]
         }
-        return self._added_ids & (embedded | (self._written_ids(modality) & inside))
+        written = self._written_ids(modality)
+        if embedded & written:
+            return self._added_ids & embedded
+        inside = {token for place in ranges for token in token_ids[place.offset : place.end]}
+        return self._added_ids & (embedded | (written & inside))
 
     def _written_ids(self, modality: str) -> frozenset[int]:
         if modality not in self._marker_ids:

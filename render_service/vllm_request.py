@@ -14,7 +14,8 @@ from vllm.multimodal.inputs import (
     MultiModalSharedField,
     PlaceholderRange,
 )
-from vllm.sampling_params import SamplingParams
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from render_service.sentinels import spans_of_mask
 from shared_protocol import placeholders as wire
@@ -140,6 +141,21 @@ def _encode_slice(entry: Any) -> list[Any]:
         bounds = (entry.start, entry.stop, entry.step)
         return [None if bound is None else int(bound) for bound in bounds]
     return [_encode_slice(member) for member in entry]
+
+
+def encode_params(params: SamplingParams | PoolingParams) -> dict[str, Any]:
+    """Return the members of the wire's request that say what is to be done with the prompt."""
+    if isinstance(params, PoolingParams):
+        return {"sampling_params": {}, "pooling_params": _encode_pooling_params(params)}
+    fields, apart = encode_sampling_params(params)
+    # A stop string is found on this tier, which therefore has to see the tokens as they come.
+    stream = bool(params.stop) or params.output_kind is RequestOutputKind.DELTA
+    return {"sampling_params": fields, "stream": stream, **apart}
+
+
+def _encode_pooling_params(params: PoolingParams) -> dict[str, Any]:
+    members = zip(PoolingParams.__struct_fields__, msgspec.to_builtins(params), strict=False)
+    return {name: value for name, value in members if value is not None and name != "output_kind"}
 
 
 def encode_sampling_params(params: SamplingParams) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -60,7 +60,7 @@ class PrefillStats(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="d"):
-    """What one choice gained in one engine step.
+    """What one choice gained in one engine step; the result, for a request that pools.
 
     Attributes:
         index: the choice, below ``n``.
@@ -85,6 +85,7 @@ class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kin
     sampling_mask: SamplingMask | None = None
     spec_decode_metrics: dict[str, Any] | None = None
     num_nans_in_logits: int = 0
+    pooling_output: ArrayBytes | None = None
 
     @property
     def finished(self) -> bool:

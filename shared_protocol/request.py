@@ -66,12 +66,13 @@ class ReasoningParserKwargs(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     chat_template_kwargs: dict[str, Any] = {}
 
 
-class LoRA(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The adapter that a request is answered with, as vLLM's ``LoRARequest`` names it."""
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A LoRA adapter, as vLLM's ``LoRARequest`` names it; `path` is on the generate host."""
 
     name: str
     int_id: int
     path: str
+    base_model_name: str | None = None
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +83,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             embeddings are zeroed by the render tier.
         sampling_params: vLLM's own fields by name, those that differ from vLLM's defaults or
             that the client set.
+        pooling_params: likewise; given, nothing is generated, and `sampling_params` is not read.
     """
 
     request_id: str
@@ -102,8 +104,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
     protocol_version: str | None = None
+    pooling_params: dict[str, Any] | None = None
     prompt_embeds: PromptEmbeds | None = None
-    lora: LoRA | None = None
+    lora: Adapter | None = None
     data_parallel_rank: int | None = None
     session_id: str | None = None
     kv_hints: dict[str, Any] | None = None

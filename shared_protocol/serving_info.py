@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from shared_protocol.request import PROTOCOL_VERSION
+from shared_protocol.request import PROTOCOL_VERSION, Adapter
 
 INFO_PATH: Final = "/inference/v1/info"
 
@@ -15,6 +15,7 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         architecture: the first of the checkpoint's architectures.
         dtype: the model's dtype, by torch's name.
+        adapters: the LoRA adapters that are loaded; the render tier offers them as models.
         structured_outputs_backend: as configured, before "auto" is resolved.
     """
 
@@ -34,4 +35,5 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_backend: str
     reasoning_parser: str
     vllm_version: str
+    adapters: list[Adapter] = []
     protocol_version: str = PROTOCOL_VERSION

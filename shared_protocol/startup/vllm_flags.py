@@ -25,9 +25,9 @@ _BOTH: Final[Mapping[str, str]] = {
     "options": "enable-log-requests",
     "Frontend": "host port uvicorn-log-level",
     "ModelConfig": """
-        code-revision config-format dtype enable-prompt-embeds generation-config hf-config-path
+        code-revision config-format convert dtype enable-prompt-embeds generation-config hf-config-path
         hf-overrides hf-token logits-processors logprobs-mode max-logprobs max-model-len model
-        model-class-overrides model-impl override-generation-config revision runner
+        model-class-overrides model-impl override-generation-config pooler-config revision runner
         served-model-name tokenizer tokenizer-mode tokenizer-revision trust-remote-code
     """,
     "StructuredOutputsConfig": "reasoning-parser reasoning-parser-plugin",
@@ -36,7 +36,7 @@ _BOTH: Final[Mapping[str, str]] = {
         mm-processor-cache-gb mm-processor-kwargs video-pruning-method video-pruning-rate
     """,
     "LoggingConfig": "log-config-file log-level logging-config",
-    "VllmConfig": "structured-outputs-config",
+    "VllmConfig": "reasoning-config structured-outputs-config",
 }
 
 # The HTTP API, chat templates, parsers, and media on their way to the processor.
@@ -63,6 +63,7 @@ _RENDER: Final[Mapping[str, str]] = {
 
 # Weights, devices, memory, scheduling: what the engine does with a prompt.
 _GENERATE: Final[Mapping[str, str]] = {
+    "Frontend": "lora-modules",
     "options": """
         disable-log-stats fail-on-environ-validation gdn-prefill-backend kda-decode-backend
         kda-prefill-backend shutdown-timeout
@@ -120,7 +121,7 @@ _GENERATE: Final[Mapping[str, str]] = {
     "LoRAConfig": """
         enable-lora enable-mixed-moe-lora-format enable-moe-shared-loras
         enable-tower-connector-lora fully-sharded-loras lora-dtype lora-target-modules
-        max-cpu-loras max-lora-rank max-loras specialize-active-lora
+        max-cpu-loras max-lora-cls-labels max-lora-rank max-loras specialize-active-lora
     """,
     "ObservabilityConfig": """
         collect-detailed-traces cudagraph-metrics custom-histogram-buckets
@@ -143,7 +144,7 @@ _GENERATE: Final[Mapping[str, str]] = {
     "VllmConfig": """
         additional-config attention-config aux-output-config compilation-config diffusion-config
         ec-manager-config ec-transfer-config engram-config kernel-config kv-events-config
-        kv-transfer-config optimization-level performance-mode reasoning-config spec-method
+        kv-transfer-config optimization-level performance-mode spec-method
         spec-model spec-tokens speculative-config
     """,
 }
@@ -157,10 +158,10 @@ _REFUSED: Final[Mapping[str, str]] = {
         dp-supervisor-probe-timeout-s headless
     """,
     "the generate service is the endpoint for tokens": "tokens-only",
-    "pooling models are not served": """
-        convert enable-flash-late-interaction io-processor-plugin max-lora-cls-labels pooler-config
+    "plug-ins that answer pooling requests run beside an engine": """
+        enable-flash-late-interaction io-processor-plugin
     """,
-    "the render service does not choose adapters yet": "default-mm-loras lora-modules",
+    "an adapter is chosen by its name": "default-mm-loras",
     "the render service cannot tell yet which requests get a watermark": "watermark-config",
     "no route puts an engine to sleep": """
         enable-nccl-comm-suspend enable-sleep-mode sleep-mode-offload-cudagraph

@@ -7,6 +7,14 @@ import tempfile
 from pathlib import Path
 
 NAMES = ("gemma3", "qwen2_vl", "smolvlm")
+"""Those that the tests of the pair are run with."""
+
+FAMILIES = (
+    *NAMES,
+    *("gemma3n", "gemma4", "idefics3", "lfm2_vl", "llava_onevision", "moss_audio", "qwen2_5_omni"),
+    *("qwen2_5_vl", "qwen3_5", "qwen3_asr", "qwen3_omni", "qwen3_vl"),
+)
+"""All that can be built; those beyond `NAMES` are for tests of their family."""
 
 _DEFAULT_CACHE = Path(__file__).parents[2] / ".cache" / "checkpoints"
 
@@ -17,8 +25,8 @@ def build(name: str, path: Path, *, vocab_headroom: bool = False) -> Path:
     Without `vocab_headroom` the model's vocabulary ends where the tokenizer's does, so that the
     id of a token added later has no embedding. With it some spare rows follow.
     """
-    if name not in NAMES:
-        raise ValueError(f"no checkpoint {name!r}, only {', '.join(NAMES)}")
+    if name not in FAMILIES:
+        raise ValueError(f"no checkpoint {name!r}, only {', '.join(FAMILIES)}")
     # The builders import transformers, which takes seconds that a cached checkpoint need not pay.
     builder = importlib.import_module(f"{__name__}.{name}")
     built: Path = builder.build(path, vocab_headroom=vocab_headroom)

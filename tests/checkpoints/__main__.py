@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from tests.checkpoints import NAMES, build
+from tests.checkpoints import FAMILIES, build
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.checkpoints")
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=FAMILIES)
     parser.add_argument("folder", type=Path)
     parser.add_argument(
         "--vocab-headroom",

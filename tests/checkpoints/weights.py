@@ -1,6 +1,7 @@
 """Random weights with which a tiny model still tells one input from another."""
 
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -56,3 +57,48 @@ def rename_prefix(checkpoint: Path, old: str, new: str) -> None:
         for name, tensor in load_file(path).items()
     }
     save_file(renamed, path, metadata={"format": "pt"})
+
+
+def random_tensors(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, torch.Tensor]:
+    """Weights for a part that transformers has no class for, by the rules of `randomize`."""
+    tensors = {}
+    for name, shape in shapes.items():
+        generator = torch.Generator().manual_seed(seed ^ zlib.crc32(name.encode()))
+        noise = torch.randn(*shape, generator=generator)
+        if name.endswith("bias"):
+            tensors[name] = noise * _VECTOR_STD
+        elif len(shape) == 1:
+            tensors[name] = 1 + noise * _VECTOR_STD
+        else:
+            tensors[name] = noise * (_GAIN / noise[0].numel() ** 0.5)
+    return tensors
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, list[int]]:
+    """The shapes of a linear layer called `name`."""
+    shapes = {f"{name}.weight": [outputs, inputs]}
+    return shapes | {f"{name}.bias": [outputs]} if bias else shapes
+
+
+def norm(name: str, width: int, *, bias: bool = True) -> dict[str, list[int]]:
+    """The shapes of a normalization called `name`."""
+    shapes = {f"{name}.weight": [width]}
+    return shapes | {f"{name}.bias": [width]} if bias else shapes
+
+
+def renamed(model: PreTrainedModel, prefixes: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """The parameters of `model` by the names that vLLM's loader wants.
+
+    Args:
+        prefixes: beginnings of names, and what stands there instead; the first that fits counts.
+    """
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        old = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        new = name if old is None else prefixes[old] + name.removeprefix(old)
+        tensors[new] = tensor.contiguous()
+    return tensors
+
+
+def save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

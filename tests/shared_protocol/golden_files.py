@@ -36,10 +36,10 @@ from shared_protocol.json_codec import encode_json
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import (
     PROTOCOL_VERSION,
+    Adapter,
     EmbedSpan,
     Features,
     GenerateRequest,
-    LoRA,
     PromptEmbeds,
     ReasoningParserKwargs,
 )
@@ -105,7 +105,7 @@ REQUESTS: Final = {
         kv_transfer_params={"do_remote_prefill": True},
         ec_transfer_params={"do_remote_encode": True},
         protocol_version=PROTOCOL_VERSION,
-        lora=LoRA("adapter", 1, "adapters/one"),
+        lora=Adapter("adapter", 1, "adapters/one"),
         data_parallel_rank=1,
         session_id="session",
         kv_hints={"ttl": 30},

@@ -29,10 +29,10 @@ from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import (
     MAX_TOKEN_ID,
     PROTOCOL_VERSION,
+    Adapter,
     EmbedSpan,
     Features,
     GenerateRequest,
-    LoRA,
     PromptEmbeds,
     ReasoningParserKwargs,
 )
@@ -180,7 +180,7 @@ _OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "kv_transfer_params": documents,
     "ec_transfer_params": documents,
     "protocol_version": st.sampled_from([PROTOCOL_VERSION, "1", "1.7"]),
-    "lora": st.builds(LoRA, text, counts, text),
+    "lora": st.builds(Adapter, text, counts, text, st.none() | text),
     "data_parallel_rank": counts,
     "session_id": text,
     "kv_hints": documents,

@@ -1,0 +1,146 @@
+"""The model families that the pair is measured with, and what each of them takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.models.media import Part, audio_part, image_part, video_part
+
+MAKERS: dict[str, tuple[Callable[..., Part], ...]] = {
+    # Of different sizes, so that their placeholders differ in length.
+    "image": (
+        lambda seed: image_part(seed, 64, 64),
+        lambda seed: image_part(seed, 100, 60),
+        lambda seed: image_part(seed, 48, 120),
+    ),
+    "audio": (
+        lambda seed: audio_part(seed, 1.0),
+        lambda seed: audio_part(seed, 0.6),
+        lambda seed: audio_part(seed, 2.3),
+    ),
+    "video": (
+        lambda seed: video_part(seed, 4, 64, 64),
+        lambda seed: video_part(seed, 8, 96, 64),
+        lambda seed: video_part(seed, 6, 64, 128),
+    ),
+    "audio in video": (
+        lambda seed: video_part(seed, 8, 64, 64, sound=True),
+        lambda seed: video_part(seed, 4, 96, 64, sound=True),
+        lambda seed: video_part(seed, 8, 64, 96, sound=True),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """
+    Attributes:
+        checkpoint: its builder in `tests.checkpoints`.
+        modalities: keys of `MAKERS`.
+        flags: for every server of it.
+        not_run: why vLLM's CPU build cannot run it, or how it fails; then only the way to the
+            engine's door is tested.
+    """
+
+    title: str
+    checkpoint: str
+    modalities: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    not_run: str | None = None
+
+
+# A client may ask for the sound of a video only where the operator allows it.
+_SOUND_OF_VIDEO = "--trust-request-mm-kwargs"
+
+FAMILIES = {
+    "gemma3": Family("Gemma 3", "gemma3", ("image",)),
+    "gemma3n": Family("Gemma 3n", "gemma3n", ("image", "audio")),
+    "gemma4": Family("Gemma 4", "gemma4", ("image", "video", "audio")),
+    "smolvlm": Family("SmolVLM", "smolvlm", ("image",)),
+    "idefics3": Family("Idefics3", "idefics3", ("image",)),
+    "qwen3_vl": Family("Qwen3-VL", "qwen3_vl", ("image", "video")),
+    "qwen3_5": Family(
+        # The CPU kernel of the gated delta net takes nothing but bfloat16.
+        "Qwen3.5",
+        "qwen3_5",
+        ("image", "video"),
+        flags=("--dtype=bfloat16",),
+    ),
+    "lfm2_vl": Family("LFM2-VL", "lfm2_vl", ("image",)),
+    "moss_audio": Family(
+        "MOSS-Audio", "moss_audio", ("audio",), flags=("--trust-remote-code",)
+    ),
+    "qwen2_vl": Family("Qwen2-VL", "qwen2_vl", ("image", "video")),
+    "qwen2_5_vl": Family("Qwen2.5-VL", "qwen2_5_vl", ("image", "video")),
+    "llava_onevision": Family("LLaVA-OneVision", "llava_onevision", ("image", "video")),
+    "qwen2_5_omni": Family(
+        "Qwen2.5-Omni",
+        "qwen2_5_omni",
+        ("image", "video", "audio", "audio in video"),
+        flags=(_SOUND_OF_VIDEO,),
+    ),
+    "qwen3_omni": Family(
+        "Qwen3-Omni",
+        "qwen3_omni",
+        ("image", "video", "audio", "audio in video"),
+        flags=(_SOUND_OF_VIDEO,),
+    ),
+    "qwen3_asr": Family("Qwen3-ASR", "qwen3_asr", ("audio",)),
+    "idefics3_transformers": Family(
+        "Idefics3 by Transformers",
+        "idefics3",
+        ("image",),
+        flags=("--model-impl=transformers",),
+    ),
+    "qwen2_vl_transformers": Family(
+        "Qwen2-VL by Transformers",
+        "qwen2_vl",
+        ("image",),
+        flags=("--model-impl=transformers",),
+    ),
+}
+
+COMMON_FLAGS = (
+    "--enable-prompt-embeds",
+    '--limit-mm-per-prompt={"image": 4, "video": 4, "audio": 4}',
+)
+
+
+def text(content: str) -> Part:
+    return {"type": "text", "text": content}
+
+
+def chat(modality: str, *turns: list[Part] | str) -> dict[str, Any]:
+    """A chat request of `turns`, the user's and the assistant's by turns."""
+    roles = ("user", "assistant")
+    request: dict[str, Any] = {
+        "messages": [
+            {"role": roles[index % 2], "content": turn} for index, turn in enumerate(turns)
+        ]
+    }
+    if modality == "audio in video":
+        request["mm_processor_kwargs"] = {"use_audio_in_video": True}
+    return request
+
+
+def media_chats(modality: str) -> dict[str, dict[str, Any]]:
+    """Chats over what a placeholder's place and length depend on, by name."""
+    first, second, third = MAKERS[modality]
+    return {
+        "one": chat(modality, [text("Look at this:"), first(1), text("and describe it.")]),
+        "another": chat(modality, [text("Look at this:"), first(2), text("and describe it.")]),
+        "first of all": chat(modality, [second(3), text("What is this?")]),
+        "last of all": chat(modality, [text("What is this?"), third(4)]),
+        "nothing else": chat(modality, [first(1)]),
+        "two side by side": chat(modality, [text("Compare"), first(5), second(6), text("now.")]),
+        "three between texts": chat(
+            modality,
+            [text("First"), first(7), text("then"), second(8), text("and"), third(9), text("end.")],
+        ),
+        "two turns": chat(
+            modality,
+            [first(1), text("What is this?")],
+            "It is the quick brown fox.",
+            [text("And this?"), second(10)],
+        ),
+    }
