@@ -16,10 +16,10 @@ def complete_app(
 ) -> FastAPI:
     """Add readiness, the ``/render`` endpoints and the body limit to vLLM's application."""
     app.title, app.version = "Tandem render service", version
-    if (chat := app.state.openai_serving_chat) is not None:
+    if getattr(app.state, "openai_serving_chat", None) is not None:
         name_messages_in_errors(app.state.online_renderer)
         # In front of vLLM's own routes of these paths.
-        app.router.routes[:0] = [*chat_router().routes, *render_router(chat, engine).routes]
+        app.router.routes[:0] = [*chat_router().routes, *render_router(app.state, engine).routes]
     # vLLM has built the stack of middleware already; without it, it is built when first used.
     app.middleware_stack = None
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)

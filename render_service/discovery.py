@@ -7,38 +7,39 @@ import socket
 import httpx
 
 
-def is_address(url: str) -> bool:
-    """Whether the URL's host is an address already, which stands for itself only."""
+def stands_for_itself(url: str) -> bool:
+    """Whether there is one replica at the URL: its host is an address, or it is https.
+
+    Certificates are made out to names, not to the addresses behind them.
+    """
+    parsed = httpx.URL(url)
+    if parsed.scheme == "https":
+        return True
     try:
-        ipaddress.ip_address(httpx.URL(url).host)
+        ipaddress.ip_address(parsed.host)
     except ValueError:
         return False
     return True
 
 
 async def urls_behind(url: str) -> frozenset[str]:
-    """The URL with each address of its host, or the URL itself where there is only one.
+    """The URL with each address of its host.
 
     A host that has addresses of both families is asked for by IPv4: by both it would look like
-    two. The URL itself also stands for https, since certificates are made out to names, and for a
-    name that cannot be resolved at the moment.
+    two.
+
+    Raises:
+        OSError: if the name cannot be resolved.
     """
     parsed = httpx.URL(url)
-    if parsed.scheme == "https":
-        return frozenset({url})
-    for family in (socket.AF_INET, socket.AF_INET6):
-        hosts = await _addresses(parsed.host, family)
-        if len(hosts) > 1:
-            return frozenset(str(parsed.copy_with(host=host)) for host in hosts)
-        if hosts:
-            break
-    return frozenset({url})
+    try:
+        hosts = await _addresses(parsed.host, socket.AF_INET)
+    except socket.gaierror:
+        hosts = await _addresses(parsed.host, socket.AF_INET6)
+    return frozenset(str(parsed.copy_with(host=host)) for host in hosts)
 
 
 async def _addresses(host: str, family: socket.AddressFamily) -> set[str]:
     loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM)
-    except socket.gaierror:
-        return set()
+    found = await loop.getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM)
     return {str(address[0]) for *_, address in found}

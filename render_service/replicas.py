@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from render_service.agreement import differences
-from render_service.discovery import is_address, urls_behind
+from render_service.discovery import stands_for_itself, urls_behind
 from render_service.transport import GenerateTransport, NotAccepted, NotReady, without_userinfo
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
@@ -69,8 +69,11 @@ class ReplicaPool:
             expected: what a replica must serve to be in rotation; see `expect`.
             discover: finds the replicas behind a URL whose host is a name.
         """
-        self._replicas = [Replica(url, without_userinfo(url)) for url in urls]
-        names = {replica.name for replica in self._replicas}
+        self._names = [url for url in urls if not stands_for_itself(url)]
+        self._replicas = [
+            Replica(url, without_userinfo(url)) for url in urls if stands_for_itself(url)
+        ]
+        names = {without_userinfo(url) for url in urls}
         if not names or len(names) < len(urls):
             raise ValueError("the pool needs at least one replica, and each one once")
         self._transport = transport
@@ -85,9 +88,7 @@ class ReplicaPool:
         self._first: asyncio.Future[ServingInfo] = asyncio.get_running_loop().create_future()
         self._probing = {r: asyncio.create_task(self._keep_probing(r)) for r in self._replicas}
         self._discovering = [
-            asyncio.create_task(self._keep_discovering(replica))
-            for replica in self._replicas
-            if not is_address(replica.url)
+            asyncio.create_task(self._keep_discovering(url)) for url in self._names
         ]
         return self
 
@@ -140,7 +141,8 @@ class ReplicaPool:
         return self._first.result()
 
     def _reasons(self) -> str:
-        return "; ".join(f"{replica.name}: {replica.reason}" for replica in self._replicas)
+        reasons = [f"{replica.name}: {replica.reason}" for replica in self._replicas]
+        return "; ".join(reasons) or "no address is known yet"
 
     def expect(self, expected: ServingInfo) -> None:
         """From now on keep replicas that serve something else out of rotation."""
@@ -214,16 +216,27 @@ class ReplicaPool:
         finally:
             replica.outstanding -= 1
 
-    async def _keep_discovering(self, named: Replica) -> None:
-        """Have one replica for each address behind the name in the URL of `named`."""
-        found = {named.url: named}
+    async def _keep_discovering(self, url: str) -> None:
+        """Have one replica for each address behind the name in `url`."""
+        found: dict[str, Replica] = {}
         while True:
-            urls = await self._discover(named.url)
-            for url in found.keys() - urls:
-                self._remove(found.pop(url))
-            for url in urls - found.keys():
-                found[url] = self._add(url)
+            urls = await self._discovered(url) or found.keys()
+            for new in urls - found.keys():
+                found[new] = self._add(new)
+            for gone in found.keys() - urls:
+                self._remove(found.pop(gone))
             await asyncio.sleep(self._discovery_interval_s)
+
+    async def _discovered(self, url: str) -> frozenset[str]:
+        """Nothing if the name is not resolved: what was found before is the best guess then."""
+        try:
+            return await self._discover(url)
+        except OSError as error:
+            logger.warning("%s is not resolved: %s", without_userinfo(url), error)
+        except Exception:
+            # Without this task the pool would never hear of another replica.
+            logger.exception("looking for the replicas behind %s failed", without_userinfo(url))
+        return frozenset()
 
     def _add(self, url: str) -> Replica:
         replica = Replica(url, without_userinfo(url))

@@ -5,15 +5,19 @@ generate. So what is shown is what would be sent, whatever the request says.
 """
 
 import copy
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from starlette.datastructures import State
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import VLLMValidationError
 from vllm.inputs import EngineInput
 from vllm.sampling_params import SamplingParams
 
@@ -55,25 +59,70 @@ async def _end() -> AsyncGenerator[NoReturn, None]:
     yield
 
 
-def render_router(chat: OpenAIServingChat, engine: RemoteEngine) -> APIRouter:
+def render_router(state: State, engine: RemoteEngine) -> APIRouter:
+    """Offer the ``/render`` form of each API that `state`, vLLM's application state, serves."""
     router = APIRouter()
-    rendering_chat = copy.copy(chat)
-    rendering_chat.engine_client = RecordingEngine(engine)
+    recording = RecordingEngine(engine)
+    chat = _recording(state.openai_serving_chat, recording)
+    completion = _recording(state.openai_serving_completion, recording)
+    messages = _recording(state.anthropic_serving_messages, recording)
+    responses = _recording(state.openai_serving_responses, recording)
 
     @router.post("/v1/chat/completions/render")
     async def render_chat(request: LocatedChatRequest, raw_request: Request) -> Response:
         """Return the request that a generate replica would be sent for this chat."""
-        recorded: list[GenerateRequest] = []
-        _recorded.set(recorded)
-        # Only an answer that is not streamed runs the engine before it returns.
-        plain = request.model_copy(update={"stream": False})
-        try:
-            refusal = await rendering_chat.create_chat_completion(plain, raw_request)
-        except _Recorded:
-            (wire,) = recorded
-            wire = msgspec.structs.replace(wire, model=request.model, stream=bool(request.stream))
-            return Response(encode_json(wire), media_type=JSON_CONTENT_TYPE)
-        assert isinstance(refusal, ErrorResponse)
-        return JSONResponse(refusal.model_dump(), status_code=refusal.error.code)
+        return await _render(chat.create_chat_completion, request, raw_request)
+
+    @router.post("/v1/messages/render")
+    async def render_messages(request: AnthropicMessagesRequest, raw_request: Request) -> Response:
+        """Return the request that a generate replica would be sent for these messages."""
+        return await _render(messages.create_messages, request, raw_request)
+
+    @router.post("/v1/responses/render")
+    async def render_responses(request: ResponsesRequest, raw_request: Request) -> Response:
+        """Return the request that a generate replica would be sent for this response."""
+        return await _render(responses.create_responses, request, raw_request, background=False)
+
+    @router.post("/v1/completions/render")
+    async def render_completion(request: CompletionRequest, raw_request: Request) -> Response:
+        """Return the list of requests that replicas would be sent, one a prompt."""
+        return await _render(completion.create_completion, request, raw_request)
 
     return router
+
+
+def _recording(serving: Any, engine: RecordingEngine) -> Any:
+    rendering = copy.copy(serving)
+    rendering.engine_client = engine
+    return rendering
+
+
+async def _render(
+    serve: Callable[..., Awaitable[Any]], request: Any, raw_request: Request, **changes: Any
+) -> Response:
+    if getattr(request, "use_beam_search", False):
+        raise VLLMValidationError(
+            "A beam search is many requests, each made of the answers before it; it has no "
+            "rendered form.",
+            parameter="use_beam_search",
+        )
+    recorded: list[GenerateRequest] = []
+    _recorded.set(recorded)
+    # Only an answer that is not streamed runs the engine before it returns.
+    plain = request.model_copy(update={"stream": False, **changes})
+    try:
+        refusal = await serve(plain, raw_request)
+    except _Recorded:
+        return _show(recorded, request)
+    assert isinstance(refusal, ErrorResponse)
+    return JSONResponse(refusal.model_dump(), status_code=refusal.error.code)
+
+
+def _show(recorded: list[GenerateRequest], request: Any) -> Response:
+    shown = [
+        encode_json(msgspec.structs.replace(wire, model=request.model, stream=bool(request.stream)))
+        for wire in recorded
+    ]
+    many = isinstance(request, CompletionRequest)
+    content = b"[" + b",".join(shown) + b"]" if many else shown[0]
+    return Response(content, media_type=JSON_CONTENT_TYPE)

@@ -79,6 +79,8 @@ class Door:
             dtype="float32",
             enable_prompt_embeds=model.enable_prompt_embeds,
             modalities=tuple(self._engine.renderer.mm_processor.info.supported_mm_limits),
+            generates=True,
+            adapters=(),
         )
 
 

@@ -67,9 +67,7 @@ FAMILIES = {
         flags=("--dtype=bfloat16",),
     ),
     "lfm2_vl": Family("LFM2-VL", "lfm2_vl", ("image",)),
-    "moss_audio": Family(
-        "MOSS-Audio", "moss_audio", ("audio",), flags=("--trust-remote-code",)
-    ),
+    "moss_audio": Family("MOSS-Audio", "moss_audio", ("audio",), flags=("--trust-remote-code",)),
     "qwen2_vl": Family("Qwen2-VL", "qwen2_vl", ("image", "video")),
     "qwen2_5_vl": Family("Qwen2.5-VL", "qwen2_5_vl", ("image", "video")),
     "llava_onevision": Family("LLaVA-OneVision", "llava_onevision", ("image", "video")),

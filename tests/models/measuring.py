@@ -1,0 +1,225 @@
+"""One family through the pair, through `vllm serve`, and through stock vLLM's own pair."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+
+from tests.checkpoints import checkpoint
+from tests.embeddings import embeds_part, hidden_size
+from tests.engine_settings import ENGINE_ENVIRONMENT
+from tests.models.door import runs
+from tests.models.families import COMMON_FLAGS, FAMILIES, MAKERS, Family, chat, media_chats, text
+from tests.monolith import Monolith
+from tests.pair import Pair
+from tests.parity.answers import Answer, ask, differences
+from tests.processes import Server, ServerError, free_port
+
+MAX_MODEL_LEN = 4096
+_SERVED_NAME = "served"
+_DEATH_SHOWS_WITHIN_S = 10.0
+
+PASSED, REFUSED, DIED, WRONG = "passed", "refused", "engine died", "another answer"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Measured:
+    """
+    Attributes:
+        masks: runs of one item's mask by modality; "dense" where there is none.
+        cases: how many requests the pair and the monolith were compared on.
+        failures: what differed.
+        stock: what came of one request through stock vLLM's own pair, by modality.
+        error: why neither could be started.
+    """
+
+    masks: dict[str, str] = field(default_factory=dict)
+    cases: int = 0
+    failures: list[str] = field(default_factory=list)
+    stock: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def passed(self) -> int:
+        return self.cases - len({failure.partition(": ")[0] for failure in self.failures})
+
+
+def family_chats(family: Family, width: int) -> dict[str, dict[str, Any]]:
+    """All requests that a family is compared on, by modality and name."""
+    chats = {
+        f"{modality}, {name}": request
+        for modality in family.modalities
+        for name, request in media_chats(modality).items()
+    }
+    for modality in family.modalities:
+        rows = torch.randn(5, width, generator=torch.Generator().manual_seed(1)) * 0.3
+        part, embeds = MAKERS[modality][0](11), embeds_part(rows)
+        chats[f"{modality}, with embeddings"] = chat(
+            modality, [embeds, text("and"), part, text("and"), embeds, text("end.")]
+        )
+    if len(family.modalities) > 1:
+        parts = [MAKERS[modality][0](12) for modality in family.modalities if "in" not in modality]
+        chats["all, in one message"] = chat("all", [text("All of these:"), *parts, text("end.")])
+    chats["none"] = chat("text", [text("The quick brown fox")])
+    for index, request in enumerate(chats.values()):
+        request |= _ASKED | {"stream": index % 2 == 1}
+        if request["stream"]:
+            request["stream_options"] = {"include_usage": True}
+    return chats
+
+
+_ASKED: dict[str, Any] = {
+    "model": _SERVED_NAME,
+    "max_tokens": 12,
+    "temperature": 0.0,
+    "logprobs": True,
+    "top_logprobs": 3,
+    "return_token_ids": True,
+}
+
+
+def measure(name: str, logs: Path) -> Measured:
+    """Run a family's cases; one engine at a time, so that two cores and their memory will do."""
+    family = FAMILIES[name]
+    # With spare rows the sentinel of supplied embeddings is in the vocabulary: only then does
+    # vLLM answer chats that mix them with media.
+    model = checkpoint(family.checkpoint, vocab_headroom=True)
+    flags = (
+        *(f"--served-model-name={_SERVED_NAME}", f"--max-model-len={MAX_MODEL_LEN}"),
+        *COMMON_FLAGS,
+        *family.flags,
+    )
+    chats = family_chats(family, hidden_size(model))
+    measured = Measured(cases=len(chats))
+    started = time.monotonic()
+    try:
+        with Pair(model, logs=logs, flags=flags) as pair:
+            ours = asyncio.run(_ask_all(pair.url, chats))
+            measured.masks = asyncio.run(_masks(pair.url, family))
+        logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
+        with ExitStack() as stack:
+            stock_render = stack.enter_context(_stock_render(model, flags, logs))
+            monolith = Monolith(model, *flags, "--enable-scale-out", log=logs / "monolith.log")
+            stack.enter_context(monolith)
+            theirs = asyncio.run(_ask_all(monolith.url, chats))
+            measured.failures = list(_failures(ours, theirs))
+            measured.stock = dict(_stock_pair(stock_render.url, monolith, family))
+    except ServerError as error:
+        measured.error = _last_error(str(error))
+    logger.info("%s: measured after %.0f s", name, time.monotonic() - started)
+    return measured
+
+
+async def _ask_all(url: str, chats: dict[str, dict[str, Any]]) -> dict[str, Answer]:
+    async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:
+        # One after the other: then both engines compute the same batches, and agree exactly.
+        return {name: await _ask(client, url, request) for name, request in chats.items()}
+
+
+async def _ask(client: httpx.AsyncClient, url: str, request: dict[str, Any]) -> Answer:
+    try:
+        return await ask(client, url, request)
+    except httpx.TransportError as error:
+        return Answer(0, error={"message": f"{type(error).__name__}: {error}"})
+
+
+def _failures(ours: dict[str, Answer], theirs: dict[str, Answer]) -> Iterator[str]:
+    for name, answer in theirs.items():
+        if answer.status == 0:
+            yield f"{name}: vLLM's own server gave no answer"
+        elif any(entry["logprob"] is None for entry in answer.logprobs):
+            yield f"{name}: vLLM's own server answers with logprobs that are no numbers"
+        elif lines := differences(ours[name], answer):
+            yield f"{name}: {'; '.join(lines)}"
+        elif answer.status != httpx.codes.OK and "embeddings" not in name:
+            yield f"{name}: both refused: {answer.error}"
+    for name in ours:
+        kind, _, which = name.partition(", ")
+        if which == "one" and _said(ours[name]) == _said(ours[f"{kind}, another"]):
+            # A model that says the same of any two media proves nothing.
+            yield f"{name}: answered like another of the kind"
+
+
+def _said(answer: Answer) -> list[Any]:
+    return [answer.token_ids, [round(entry["logprob"], 3) for entry in answer.logprobs]]
+
+
+async def _masks(url: str, family: Family) -> dict[str, str]:
+    masks = {}
+    async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:
+        for modality in family.modalities:
+            request = media_chats(modality)["one"] | {"model": _SERVED_NAME}
+            response = await client.post(f"{url}/v1/chat/completions/render", json=request)
+            if response.status_code != httpx.codes.OK:
+                masks[modality] = f"refused: {response.json()['error']['message']}"
+                continue
+            places = response.json()["features"]["mm_placeholders"]
+            masks[modality] = " + ".join(
+                runs(place.get("is_embed")) for ranges in places.values() for place in ranges
+            )
+    return masks
+
+
+def _stock_render(model: Path, flags: tuple[str, ...], logs: Path) -> Server:
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "tests.vllm_cli", "launch", "render", str(model)),
+        *("--host=127.0.0.1", f"--port={port}", "--dtype=float32", *flags),
+    ]
+    url = f"http://127.0.0.1:{port}"
+    return Server(command, ENGINE_ENVIRONMENT, url, "/health", logs / "stock-render.log")
+
+
+def _stock_pair(render: str, monolith: Monolith, family: Family) -> Iterator[tuple[str, str]]:
+    """One request a modality, with media that the engine has not seen before."""
+    for modality in family.modalities:
+        if monolith.exit_code is not None or not monolith.is_ready():
+            monolith.stop()
+            monolith.start()
+            monolith.wait_until_ready()
+        request = chat(modality, [text("Look:"), MAKERS[modality][1](99), text("So?")]) | _ASKED
+        yield modality, _through_stock_pair(render, monolith, request)
+
+
+def _through_stock_pair(render: str, monolith: Monolith, request: dict[str, Any]) -> str:
+    with httpx.Client(timeout=300.0, trust_env=False) as client:
+        rendered = client.post(f"{render}/v1/chat/completions/render", json=request)
+        if rendered.status_code != httpx.codes.OK:
+            return REFUSED
+        try:
+            generated = client.post(f"{monolith.url}/inference/v1/generate", json=rendered.json())
+        except httpx.TransportError:
+            return DIED
+        if _dies(monolith):
+            return DIED
+        if generated.status_code != httpx.codes.OK:
+            return REFUSED
+        whole = client.post(f"{monolith.url}/v1/chat/completions", json=request).json()
+    tokens = generated.json()["choices"][0]["token_ids"]
+    # Stock vLLM loses max_tokens where it is 16, and nothing else here.
+    return PASSED if tokens == whole["choices"][0]["token_ids"] else WRONG
+
+
+def _dies(server: Server) -> bool:
+    deadline = time.monotonic() + _DEATH_SHOWS_WITHIN_S
+    while server.exit_code is None and not server.is_ready():
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.5)
+    return server.exit_code is not None
+
+
+def _last_error(log: str) -> str:
+    """The last line of a server's log that names an exception."""
+    lines = [line for line in log.splitlines() if "Error" in line]
+    return lines[-1].strip()[-300:] if lines else log.splitlines()[0]
