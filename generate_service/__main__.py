@@ -1,21 +1,16 @@
 """``python -m generate_service``: starts vLLM's engine and serves it."""
 
-import logging
 import os
 import sys
 from argparse import Namespace
-from importlib.metadata import version
 
 from generate_service.settings import GenerateSettings, parse_generate_args
-from shared_protocol.startup import vllm_cpu, vllm_version
-
-DISTRIBUTION = "tandem-serving"
-LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 
 
 def main() -> None:
     vllm_cpu.prepare_environment()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    service_log.set_up_log()
     vllm_version.warn_of_another_version()
     settings, args = parse_generate_args(sys.argv[1:], os.environ)
     sys.exit(serve(settings, args))
@@ -33,17 +28,20 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
 
     configure_logging_from_args(args)
 
-    def stop_serving() -> None:
-        server.should_exit = True
-
     engine = EngineHolder(
         lambda: Engine.start(args),
-        on_failure=stop_serving,
+        on_failure=lambda: server.stop_after_failure(),
         retry_after_s=settings.retry_after_s,
     )
-    app = create_app(engine, max_body_bytes=settings.max_body_bytes, version=version(DISTRIBUTION))
+    app = create_app(
+        engine, max_body_bytes=settings.max_body_bytes, version=service_log.own_version()
+    )
     server = make_server(
-        app, host=settings.host, port=settings.port, log_level=args.uvicorn_log_level
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level=args.uvicorn_log_level,
+        on_drain=engine.drain,
     )
     server.run()
     return 1 if engine.failed else 0

@@ -46,7 +46,7 @@ def _add_status_routes(app: FastAPI, engine: EngineHolder, version: str) -> None
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
         """Whether a request would be answered now."""
-        engine.get()
+        engine.check_ready()
         return {"ready": True}
 
     @app.get("/version")

@@ -47,6 +47,7 @@ class EngineHolder:
         self._retry_after_s = retry_after_s
         self._engine: ServedEngine | None = None
         self.failed = False
+        self._draining = False
 
     @property
     def dead(self) -> bool:
@@ -63,6 +64,16 @@ class EngineHolder:
         if self._engine is None:
             raise self._unavailable("The engine of this replica is starting")
         return self._engine
+
+    def check_ready(self) -> None:
+        """Raise `Unavailable` if a render service should send no more requests here."""
+        self.get()
+        if self._draining:
+            raise self._unavailable("This replica is being shut down")
+
+    def drain(self) -> None:
+        """Say "not ready" from now on; requests that still come are answered."""
+        self._draining = True
 
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, retry_after_s=self._retry_after_s)

@@ -20,6 +20,12 @@ LOWEST_LOGPROB = -9999.0
 
 def answer_body(request: GenerateRequest, deltas: Sequence[TokenDelta]) -> dict[str, Any]:
     """Put the deltas of all choices together into one answer."""
+    if (pooled := deltas[-1].pooling_output) is not None:
+        return {
+            "request_id": request.request_id,
+            "data": _array(pooled).tolist(),
+            "usage": _usage(len(request.token_ids), 0),
+        }
     choices = range(1 + max(delta.index for delta in deltas))
     of_choice = [[delta for delta in deltas if delta.index == index] for index in choices]
     first = of_choice[0][0]

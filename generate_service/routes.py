@@ -5,7 +5,7 @@ demands, does not see the client leave meanwhile; and each delta is one message,
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
@@ -59,7 +59,7 @@ class GenerateRoute:
         await until_disconnect(receive, _write(answer, engine.generate(engine_request), send))
 
 
-async def until_disconnect(receive: Receive, work: Any) -> None:
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Run the coroutine `work`; cancel it when the client leaves."""
     task = asyncio.create_task(work)
     listener = asyncio.create_task(_disconnected(receive))
@@ -145,7 +145,7 @@ class FrameWriter:
         return b""
 
     def failure(self, error: TandemError) -> bytes:
-        return encode_frame(Failure(error.message, error.status, error.error_type, error.param))
+        return encode_frame(Failure(error.message, error.status, error.param))
 
 
 class JsonWriter:
@@ -191,4 +191,6 @@ class EventWriter:
 def _answer_writer(scope: Scope, request: GenerateRequest) -> AnswerWriter:
     if FRAMES_CONTENT_TYPE in Headers(scope=scope).get("accept", ""):
         return FrameWriter(request)
-    return EventWriter(request) if request.stream else JsonWriter(request)
+    if request.stream and request.pooling_params is None:
+        return EventWriter(request)
+    return JsonWriter(request)

@@ -1,21 +1,67 @@
-"""Running the application under uvicorn."""
+"""Running the application under uvicorn, and ending it in step with the render services."""
+
+import asyncio
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
 # A render service keeps idle connections for a shorter time, so that it is never this side that
 # closes one just as a request goes out on it.
-KEEP_ALIVE_S = 75
+KEEP_ALIVE_S: Final = 75
+
+DRAIN_S: Final = 2.5
+"""From saying "not ready" to taking no more connections: some probes of a render service."""
+
+FAILURE_GRACE_S: Final = 10.0
+"""How long streams and uploads may still run once the engine has failed."""
 
 
-def make_server(app: FastAPI, *, host: str, port: int, log_level: str) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            log_level=log_level,
-            access_log=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-        )
+class DrainingServer(uvicorn.Server):
+    """A server that says that it is going before it goes."""
+
+    def __init__(self, config: uvicorn.Config, *, on_drain: Callable[[], None]) -> None:
+        """
+        Args:
+            on_drain: called at the first signal, `DRAIN_S` before connections are closed.
+        """
+        super().__init__(config)
+        self._on_drain = on_drain
+        self._draining = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal; the second one ends the server as uvicorn does."""
+        if self._draining:
+            super().handle_exit(sig, frame)
+            return
+        self._draining = True
+        self._on_drain()
+        loop = asyncio.get_running_loop()
+        loop.call_soon_threadsafe(loop.call_later, DRAIN_S, self._stop)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    def stop_after_failure(self) -> None:
+        """Stop now; what still runs after `FAILURE_GRACE_S` is cut."""
+        self.should_exit = True
+        asyncio.get_running_loop().call_later(FAILURE_GRACE_S, self._cut)
+
+    def _cut(self) -> None:
+        self.force_exit = True
+
+
+def make_server(
+    app: FastAPI, *, host: str, port: int, log_level: str, on_drain: Callable[[], None]
+) -> DrainingServer:
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level=log_level,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
+    return DrainingServer(config, on_drain=on_drain)

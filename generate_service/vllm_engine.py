@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import logging
 from argparse import Namespace
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -11,7 +12,7 @@ from vllm import version as vllm_version
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
-from vllm.outputs import RequestOutput
+from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -27,6 +28,8 @@ from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
 from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
 
+logger = logging.getLogger(__name__)
+
 
 class DeltaQueue:
     """Deltas of one request on their way from the engine's output loop to its HTTP stream."""
@@ -41,20 +44,17 @@ class DeltaQueue:
     def finished(self) -> bool:
         return not self._unfinished and not self._deltas
 
-    def put(self, event: TokenDelta | RequestOutput | Exception) -> None:
-        """Take a delta, or what vLLM puts in itself: its abort output, or why the engine died."""
+    def put(self, event: object) -> None:
+        """Take a delta, or why the engine died.
+
+        vLLM also puts its own output of an abort here, which nobody reads any more.
+        """
         if isinstance(event, Exception):
             self._error = event
         elif isinstance(event, TokenDelta):
-            self._append(event)
-        else:
-            for choice in event.outputs:
-                self._append(TokenDelta(index=choice.index, finish_reason=choice.finish_reason))
+            self._deltas.append(event)
+            self._unfinished -= event.finished
         self._ready.set()
-
-    def _append(self, delta: TokenDelta) -> None:
-        self._deltas.append(delta)
-        self._unfinished -= delta.finished
 
     async def take(self) -> list[TokenDelta]:
         """Wait for at least one delta and return all that are there."""
@@ -144,6 +144,8 @@ class Engine:
         self._llm = llm
         self._args = args
         self._adapters = adapters
+        # The event loop holds tasks by weak references only.
+        self._aborting: set[asyncio.Task[None]] = set()
         self.supported_tasks = tuple(supported_tasks)
         self._default_sampling_params = llm.model_config.get_diff_sampling_param()
         self._info = self._gather_info()
@@ -176,9 +178,6 @@ class Engine:
     @property
     def dead(self) -> bool:
         return self._llm.errored
-
-    def num_unfinished_requests(self) -> int:
-        return self._llm.get_num_unfinished_requests()
 
     def shutdown(self) -> None:
         self._llm.shutdown(timeout=self._llm.vllm_config.shutdown_timeout)
@@ -267,15 +266,31 @@ class Engine:
             while not queue.finished:
                 yield await queue.take()
         except Exception as error:
+            logger.exception("request %s failed in the engine", core_request.request_id)
             # Never a 503: the engine had the request, and may have died of it. Whoever sees this
             # must not send the same request to the next engine.
             raise InternalError("The engine failed while it worked on this request") from error
         finally:
             if not queue.finished and not self.dead:
-                # Shielded: the abort must reach the engine although this task is being cancelled.
-                await asyncio.shield(self._llm.abort(core_request.request_id, internal=True))
+                await self._abort(core_request.request_id)
+
+    async def _abort(self, request_id: str) -> None:
+        """Abort in the engine, although the task that calls this is being cancelled."""
+        task = asyncio.create_task(self._llm.abort(request_id, internal=True))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+        await asyncio.shield(task)
 
     def _process(self, request: EngineRequest) -> EngineCoreRequest:
+        if (
+            self._llm.vllm_config.cache_config.kv_sharing_fast_prefill
+            and isinstance(request.params, SamplingParams)
+            and request.params.prompt_logprobs
+        ):
+            raise InvalidRequest(
+                "--kv-sharing-fast-prefill makes the logprobs of prompt tokens wrong",
+                param="sampling_params.prompt_logprobs",
+            )
         processor = self._llm.input_processor
         core_request = processor.process_inputs(
             request.request_id,
@@ -325,7 +340,7 @@ def _refusals() -> Iterator[None]:
         yield
     except VLLMValidationError as error:
         raise InvalidRequest(error.args[0], param=error.parameter) from error
-    except (VLLMClientError, ValueError, TypeError, OverflowError) as error:
+    except (VLLMClientError, ValueError) as error:
         raise InvalidRequest(str(error)) from error
     except GracefulHTTPError as error:
         raise Unavailable(str(error)) from error

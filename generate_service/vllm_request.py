@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import torch
 from msgspec.structs import fields
+from vllm.exceptions import VLLMValidationError
 from vllm.inputs import EngineInput, embeds_input, mm_input, tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import (
@@ -210,7 +211,12 @@ def decode_sampling_params(
             "stop_token_ids",
             param="sampling_params.stop",
         )
-    extra_args = dict(given.get("extra_args") or {})
+    extra_args = given.get("extra_args") or {}
+    if not isinstance(extra_args, dict):
+        raise InvalidRequest(
+            "sampling_params.extra_args must be an object", param="sampling_params.extra_args"
+        )
+    extra_args = dict(extra_args)
     for name in ("kv_transfer_params", "ec_transfer_params"):
         if (value := getattr(request, name)) is not None:
             extra_args[name] = value
@@ -223,7 +229,13 @@ def decode_sampling_params(
         "skip_clone": True,
         "extra_args": extra_args or None,
     }
-    return _convert(members, SamplingParams, "sampling_params")
+    params = _convert(members, SamplingParams, "sampling_params")
+    # The n-th choice has the n-th seed behind this one; the engine counts in 64 bits.
+    if params.seed is not None and not -(2**63) <= params.seed < 2**63 - params.n:
+        raise InvalidRequest(
+            "sampling_params.seed must fit into 64 bits", param="sampling_params.seed"
+        )
+    return params
 
 
 def decode_pooling_params(given: dict[str, Any]) -> PoolingParams:
@@ -248,8 +260,13 @@ def _check_names(given: dict[str, Any], known: frozenset[str], param: str) -> No
 
 def _convert(members: Any, kind: type[StructT], param: str) -> StructT:
     try:
-        # Not strict: JSON turns the integer keys of logit_bias into strings.
-        return msgspec.convert(members, kind, strict=False)
+        # JSON turns the integer keys of logit_bias into strings.
+        return msgspec.convert(members, kind, str_keys=True)
+    except VLLMValidationError as error:
+        name = error.parameter or ""
+        raise InvalidRequest(
+            f"{param}: {error.args[0]}", param=f"{param}.{name}".rstrip(".")
+        ) from error
     except msgspec.ValidationError as error:
         invalid = invalid_member(error)
         raise InvalidRequest(

@@ -4,25 +4,19 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from importlib.metadata import version
 
 import uvloop
 
 from render_service.settings import RenderSettings, parse_render_args
-from shared_protocol.startup import vllm_cpu, vllm_version
-
-DISTRIBUTION = "tandem-serving"
-LOG_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
+from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 
 logger = logging.getLogger("render_service")
 
 
 def main() -> None:
     vllm_cpu.prepare_environment()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    service_log.set_up_log()
     vllm_version.warn_of_another_version()
-    # Each probe of each replica would be a line.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     settings, args = parse_render_args(sys.argv[1:], os.environ)
     sys.exit(uvloop.run(serve(settings, args)))
 
@@ -63,7 +57,7 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
             engine,
             pool,
             max_body_bytes=settings.max_body_bytes,
-            version=version(DISTRIBUTION),
+            version=service_log.own_version(),
         )
         server = make_server(app, args)
         app.state.server = server

@@ -17,8 +17,14 @@ class Derenderer:
     classes make them.
     """
 
-    def __init__(self, tokenizer: TokenizerLike | None) -> None:
-        self._processor = OutputProcessor(tokenizer, log_stats=True)
+    def __init__(self, tokenizer: TokenizerLike | None, *, stream_interval: int) -> None:
+        """
+        Args:
+            stream_interval: how many tokens are gathered before a streamed request shows them.
+        """
+        self._processor = OutputProcessor(
+            tokenizer, log_stats=True, stream_interval=stream_interval
+        )
 
     def add(
         self,
@@ -43,9 +49,5 @@ class Derenderer:
         return delta.finished or bool(processed.reqs_to_abort)
 
     def drop(self, request_id: str) -> None:
-        """Forget a request that will get no more deltas."""
+        """Forget a request, or all choices of one, that will get no more deltas."""
         self._processor.abort_requests([request_id], internal=True)
-
-    def num_unfinished_requests(self) -> int:
-        count: int = self._processor.get_num_unfinished_requests()
-        return count

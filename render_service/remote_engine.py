@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from vllm.config import VllmConfig
 from vllm.exceptions import (
     GenerationError,
     GracefulHTTPError,
+    VLLMError,
     VLLMNotFoundError,
     VLLMValidationError,
 )
@@ -40,7 +42,13 @@ from render_service.vllm_request import (
 )
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
-from shared_protocol.errors import InvalidRequest, TandemError, Unavailable, UnknownModel
+from shared_protocol.errors import (
+    InvalidRequest,
+    PayloadTooLarge,
+    TandemError,
+    Unavailable,
+    UnknownModel,
+)
 from shared_protocol.json_codec import JSON_CONTENT_TYPE, encode_json
 from shared_protocol.request import (
     PROTOCOL_VERSION,
@@ -48,6 +56,8 @@ from shared_protocol.request import (
     GenerateRequest,
     ReasoningParserKwargs,
 )
+
+logger = logging.getLogger(__name__)
 
 _ENCODINGS: Final[dict[str, tuple[Callable[[GenerateRequest], bytes], str]]] = {
     "binary": (encode_binary, BINARY_CONTENT_TYPE),
@@ -91,7 +101,10 @@ class RemoteEngine(EngineSideCalls):
         self.model_config = vllm_config.model_config
         self.renderer = renderer_from_config(vllm_config)
         self.input_processor = InputProcessor(vllm_config, self.renderer)
-        self.derenderer = Derenderer(self.renderer.tokenizer)
+        self.derenderer = Derenderer(
+            self.renderer.tokenizer,
+            stream_interval=vllm_config.scheduler_config.stream_interval,
+        )
         self._consumer = PromptConsumer(self.renderer)
         self._pool = pool
         self._supported_tasks = tuple(supported_tasks)
@@ -119,9 +132,10 @@ class RemoteEngine(EngineSideCalls):
             outputs = RequestOutputCollector(sampling_params.output_kind, request.core.request_id)
             text = prompt_text or prompt.get("prompt")
             run = self._run_one if sampling_params.n == 1 else self._run_choices
-            async with contextlib.aclosing(run(request, text, outputs)) as results:
-                async for output in results:
-                    yield output
+            with _own_faults():
+                async with contextlib.aclosing(run(request, text, outputs)) as results:
+                    async for output in results:
+                        yield output
 
     def prepare(
         self,
@@ -159,7 +173,6 @@ class RemoteEngine(EngineSideCalls):
             tokenization_kwargs=tokenization_kwargs,
             trace_headers=trace_headers,
             priority=priority,
-            data_parallel_rank=data_parallel_rank,
             session_id=session_id,
         )
         wire = GenerateRequest(
@@ -225,8 +238,7 @@ class RemoteEngine(EngineSideCalls):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for choice in choices:
-                self.derenderer.drop(choice.core.request_id)
+            self.derenderer.drop(request.core.request_id)
 
     async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
         try:
@@ -249,9 +261,10 @@ class RemoteEngine(EngineSideCalls):
             request = self.prepare(prompt, pooling_params, request_id, **options)
             self.input_processor.assign_request_id(request.core)
             outputs = RequestOutputCollector(pooling_params.output_kind, request.core.request_id)
-            async with contextlib.aclosing(self._run_one(request, None, outputs)) as results:
-                async for output in results:
-                    yield output
+            with _own_faults():
+                async with contextlib.aclosing(self._run_one(request, None, outputs)) as results:
+                    async for output in results:
+                        yield output
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         if not self._pool.has_ready_replica():
@@ -321,5 +334,19 @@ def translated_errors() -> Iterator[None]:
         raise VLLMNotFoundError(error.message) from error
     except Unavailable as error:
         raise ReplicasUnavailable(error) from error
+    except PayloadTooLarge as error:
+        raise GracefulHTTPError(error.message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
     except TandemError as error:
         raise GenerationError(error.message) from error
+
+
+@contextlib.contextmanager
+def _own_faults() -> Iterator[None]:
+    """Keep errors of ours from being taken for the client's, as vLLM takes a ValueError to be."""
+    try:
+        yield
+    except (TandemError, VLLMError, NotImplementedError):
+        raise
+    except Exception as error:
+        logger.exception("a request failed on this tier")
+        raise GenerationError from error

@@ -384,6 +384,9 @@ async def _refusal(response: httpx.Response, content: _Body) -> Exception:
             f"answered {status}: {error.message}",
             retry_after_s=int(retry_after) if retry_after.isdecimal() else None,
         )
+    if error.param == "protocol_version":
+        # No fault of the client: this replica is of another release.
+        return NotAccepted(f"speaks another version: {error.message}")
     if status == httpx.codes.CONFLICT:
         return MissingFeatures(error.missing_hashes)
     return _error(response.url, status, error.message, error.param)

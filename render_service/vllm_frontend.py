@@ -42,6 +42,7 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
         lora_config=LoRAConfig() if replica.adapters else None,
     )
     config.scheduler_config.max_num_seqs = replica.max_num_seqs
+    config.scheduler_config.stream_interval = engine_args.stream_interval
     return config
 
 
@@ -60,7 +61,10 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         architecture=model.architectures[0],
         vocab_size=model.get_vocab_size(),
         hidden_size=model.get_hidden_size(),
-        max_model_len=args.max_model_len or replica.max_model_len,
+        # "auto" is -1: the replica's.
+        max_model_len=args.max_model_len
+        if (args.max_model_len or 0) > 0
+        else replica.max_model_len,
         dtype=str(model.dtype).removeprefix("torch."),
         enable_prompt_embeds=model.enable_prompt_embeds,
         max_logprobs=model.max_logprobs,

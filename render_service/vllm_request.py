@@ -1,6 +1,6 @@
 """From what vLLM's renderer made to the wire's request: the mirror of generate's file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,10 +59,15 @@ def encode_features(prompt: EngineInput) -> Features | None:
         mm_hashes={modality: list(hashes) for modality, hashes in prompt["mm_hashes"].items()},
         mm_placeholders=encode_placeholders(prompt["mm_placeholders"]),
         kwargs_data={
-            modality: [None if item is None else encode_item(item) for item in items]
-            for modality, items in prompt["mm_kwargs"].items()
+            modality: _encode_items(items) for modality, items in prompt["mm_kwargs"].items()
         },
     )
+
+
+def _encode_items(items: Sequence[MultiModalKwargsItem | None]) -> list[MultiModalItem | None]:
+    """Encode each item once: an image that a prompt has twice is one object, and stays one."""
+    encoded = {id(item): encode_item(item) for item in items if item is not None}
+    return [encoded.get(id(item)) for item in items]
 
 
 def encode_placeholders(

@@ -97,7 +97,6 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind",
 
     message: str
     status: int = 500
-    type: str = "InternalServerError"
     param: str | None = None
 
 

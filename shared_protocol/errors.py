@@ -55,11 +55,6 @@ class UnsupportedVersion(InvalidRequest):
     """The peer speaks another major version of the wire."""
 
 
-class Unauthorized(TandemError):
-    status = 401
-    error_type = "AuthenticationError"
-
-
 class UnknownModel(TandemError):
     status = 404
     error_type = "NotFoundError"
@@ -88,11 +83,12 @@ class PayloadTooLarge(TandemError):
     error_type = "PayloadTooLargeError"
 
 
-class ReplicaFailed(TandemError):
-    """A replica took the request and was lost before it answered; it is not sent again."""
+class ReplicaFailed(InternalError):
+    """A replica took the request and was lost before it answered; it is not sent again.
 
-    status = 502
-    error_type = "BadGatewayError"
+    Not a 502: a proxy in front may send again what was answered so, and the request may be what
+    the replica died of.
+    """
 
 
 class Unavailable(TandemError):

@@ -85,10 +85,6 @@ class MultiModalItem:
             if element.data is not None:
                 yield from nested_tensors(key, element.data)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for _, tensor in self.tensors())
-
 
 def nested_tensors(path: str, data: NestedTensor) -> Iterator[tuple[str, TensorRef]]:
     """Yield the tensors in `data` with their paths, depth first."""

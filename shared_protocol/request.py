@@ -19,6 +19,8 @@ from shared_protocol.tensors import Buffer, TensorRef
 
 PROTOCOL_VERSION: Final = "1.0"
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
 MAX_TOKEN_ID: Final = 2**31 - 1
 """vLLM keeps token ids in int32 tensors."""
 
@@ -70,7 +72,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A LoRA adapter, as vLLM's ``LoRARequest`` names it; `path` is on the generate host."""
 
     name: str
-    int_id: int
+    int_id: Int64
     path: str
     base_model_name: str | None = None
 
@@ -83,6 +85,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             embeddings are zeroed by the render tier.
         sampling_params: vLLM's own fields by name, those that differ from vLLM's defaults or
             that the client set.
+        token_offsets, content_parts: members of stock vLLM's request; the first is not read, the
+            second, raw media, must be null: media are made tensors on the render tier.
         pooling_params: likewise; given, nothing is generated, and `sampling_params` is not read.
     """
 
@@ -100,16 +104,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     stream: bool | None = False
     stream_options: dict[str, Any] | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Int64 = 0
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
     protocol_version: str | None = None
     pooling_params: dict[str, Any] | None = None
     prompt_embeds: PromptEmbeds | None = None
     lora: Adapter | None = None
-    data_parallel_rank: int | None = None
+    data_parallel_rank: Int64 | None = None
     session_id: str | None = None
-    kv_hints: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
 
 

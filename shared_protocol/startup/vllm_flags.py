@@ -25,8 +25,9 @@ _BOTH: Final[Mapping[str, str]] = {
     "options": "enable-log-requests",
     "Frontend": "host port uvicorn-log-level",
     "ModelConfig": """
-        code-revision config-format convert dtype enable-prompt-embeds generation-config hf-config-path
-        hf-overrides hf-token logits-processors logprobs-mode max-logprobs max-model-len model
+        code-revision config-format convert dtype enable-prompt-embeds generation-config
+        hf-config-path hf-overrides hf-token logits-processors logprobs-mode max-logprobs
+        max-model-len model
         model-class-overrides model-impl override-generation-config pooler-config revision runner
         served-model-name tokenizer tokenizer-mode tokenizer-revision trust-remote-code
     """,
@@ -55,6 +56,7 @@ _RENDER: Final[Mapping[str, str]] = {
         tool-call-parser tool-parser-plugin tool-server tool-strict-level
         trust-request-chat-template trust-request-mm-kwargs
     """,
+    "SchedulerConfig": "stream-interval",
     "ModelConfig": "allowed-local-media-path allowed-media-domains renderer-num-workers",
     "MultiModalConfig": """
         interleave-mm-strings media-io-kwargs mm-hasher-algorithm mm-processor-device
@@ -134,7 +136,7 @@ _GENERATE: Final[Mapping[str, str]] = {
         enable-chunked-prefill long-prefill-token-threshold long-prefill-token-threshold-adaptive
         max-num-active-seqs max-num-batched-tokens max-num-queued-reqs max-num-queued-tokens
         max-num-scheduled-tokens max-num-seqs prefill-schedule-interval scheduler-cls
-        scheduler-reserve-full-isl scheduling-policy stream-interval watermark
+        scheduler-reserve-full-isl scheduling-policy watermark
     """,
     "CompilationConfig": "cudagraph-capture-sizes max-cudagraph-capture-size",
     "KernelConfig": """

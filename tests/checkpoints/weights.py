@@ -74,6 +74,20 @@ def random_tensors(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, 
     return tensors
 
 
+def token_tables(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, torch.Tensor]:
+    """Embeddings and output rows; a longer table begins like a shorter one."""
+    tensors = {}
+    for name, shape in shapes.items():
+        generator = torch.Generator().manual_seed(seed ^ zlib.crc32(name.encode()))
+        tensors[name] = torch.randn(*shape, generator=generator) * _TOKEN_EMBEDDING_STD
+    return tensors
+
+
+def spread(last_norm: torch.Tensor) -> None:
+    """Let the last norm tell logits apart, as `randomize` does."""
+    last_norm.add_(_LAST_NORM_WEIGHT - 1)
+
+
 def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, list[int]]:
     """The shapes of a linear layer called `name`."""
     shapes = {f"{name}.weight": [outputs, inputs]}

@@ -108,7 +108,6 @@ REQUESTS: Final = {
         lora=Adapter("adapter", 1, "adapters/one"),
         data_parallel_rank=1,
         session_id="session",
-        kv_hints={"ttl": 30},
         trace_headers={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
     ),
     "dense_image": image_request(PlaceholderRange(1, 4)),
@@ -172,7 +171,7 @@ ANSWERS: Final[dict[str, list[AnswerFrame]]] = {
     ],
     "failed": [
         TokenDelta(token_ids=[5], timestamp=1.5),
-        Failure("the engine is gone", status=503, type="ServiceUnavailableError", param=None),
+        Failure("the engine is gone", status=503),
     ],
 }
 

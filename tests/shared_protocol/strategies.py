@@ -183,7 +183,6 @@ _OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "lora": st.builds(Adapter, text, counts, text, st.none() | text),
     "data_parallel_rank": counts,
     "session_id": text,
-    "kv_hints": documents,
     "trace_headers": st.dictionaries(text, text, max_size=2),
 }
 
