@@ -26,6 +26,7 @@ check: setup
 
 docs: setup
 	$(BIN)/python -m docs.configuration
+	$(BIN)/python -m docs.api
 
 format: setup
 	$(BIN)/ruff check --fix .

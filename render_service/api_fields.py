@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 class Place(StrEnum):
     ENGINE = "carried to the engine"
-    RENDER = "handled on the render tier"
+    RENDER = "handled on render"
     REFUSED = "refused"
 
 
@@ -29,42 +29,42 @@ Fields: TypeAlias = Mapping[Effect, str]
 
 @dataclass(frozen=True)
 class Request:
-    """The body that `endpoints` take: fields of one class of vLLM's, or of a union of them."""
+    """The body that `endpoints` take: the fields of a class of vLLM's, or of a union of them."""
 
     endpoints: str
     fields: Fields
 
 
-_SAMPLING: Final = Effect(Place.ENGINE, "sampling parameters")
-_STRUCTURE: Final = Effect(Place.ENGINE, "as structured outputs")
-_POOLING: Final = Effect(Place.ENGINE, "pooling parameters")
-_BESIDE: Final = Effect(Place.ENGINE, "beside the parameters: for scheduler, caches, connectors")
+_SAMPLING: Final = Effect(Place.ENGINE, "a sampling parameter")
+_STRUCTURE: Final = Effect(Place.ENGINE, "a sampling parameter: structured outputs")
+_POOLING: Final = Effect(Place.ENGINE, "a pooling parameter")
+_BESIDE: Final = Effect(Place.ENGINE, "for the scheduler, the caches, the connectors")
 _WATERMARK: Final = Effect(
-    Place.ENGINE, "without effect: `--watermark-config` cannot be given to an engine"
+    Place.ENGINE, "a sampling parameter, without effect: no engine is given a `--watermark-config`"
 )
 
-_MODEL: Final = Effect(Place.RENDER, "checked; the name of an adapter selects it on the engine")
+_MODEL: Final = Effect(Place.RENDER, "has to be served here; may name an adapter")
 _PROMPT: Final = Effect(Place.RENDER, "makes the prompt")
 _TOOLS: Final = Effect(
     Place.RENDER,
-    "in the prompt and in parsing the answer; calls that must be made are carried as structured "
+    "in the prompt and for parsing the answer; calls that have to be made become structured "
     "outputs",
 )
 _REASONING: Final = Effect(
-    Place.RENDER, "in the prompt and in parsing the answer; a budget is a sampling parameter"
+    Place.RENDER,
+    "in the prompt and for parsing the answer; a budget becomes a sampling parameter",
 )
 _TEXT: Final = Effect(Place.RENDER, "makes the text of the answer")
-_ANSWER: Final = Effect(Place.RENDER, "says what the answer holds and how it comes")
-_CHOICES: Final = Effect(Place.RENDER, "each choice is a request of its own to the engine")
-_BEAM: Final = Effect(Place.RENDER, "beams are kept here, each step is requests to the engine")
-_MEMORY: Final = Effect(Place.RENDER, "answers are kept in this process, as in vLLM")
-_FORM: Final = Effect(Place.RENDER, "says what a `/render` form shows; no effect elsewhere")
+_ANSWER: Final = Effect(Place.RENDER, "says what is in the answer and how it comes")
+_CHOICES: Final = Effect(Place.RENDER, "each choice is a request of its own to an engine")
+_BEAM: Final = Effect(Place.RENDER, "a beam search is made here, each step of it on engines")
+_MEMORY: Final = Effect(Place.RENDER, "answers are kept in the memory of one process, as in vLLM")
+_FORM: Final = Effect(Place.RENDER, "says what a `/render` endpoint shows; no effect elsewhere")
 _ECHOED: Final = Effect(Place.RENDER, "repeated in the answer and not used, as in vLLM")
 _UNUSED: Final = Effect(Place.RENDER, "not used, as in vLLM")
-_AGAIN: Final = Effect(Place.RENDER, "not sent: each side computes it")
-_PLUMBING: Final = Effect(Place.RENDER, "not sent: vLLM's own, each side sets it")
+_OWN: Final = Effect(Place.RENDER, "vLLM's own; each of the two services sets it")
 
-_AS_VLLM: Final = Effect(Place.REFUSED, "as in vLLM: 400 unless it has its default")
+_AS_VLLM: Final = Effect(Place.REFUSED, "400 unless it has its default, as in vLLM")
 _PLUGIN: Final = Effect(Place.REFUSED, "for IO processor plug-ins, which run beside an engine")
 
 _POOLED: Final = "truncate_prompt_tokens truncation_side padding mm_processor_kwargs"
@@ -73,6 +73,18 @@ _CONVERSATION: Final = """
     media_io_kwargs add_special_tokens
 """
 _ENCODING: Final = "encoding_format embed_dtype endianness"
+
+_SPEECH: Final[Fields] = {
+    _MODEL: "model",
+    _PROMPT: "file language to_language hotwords prompt",
+    _SAMPLING: """
+        temperature top_p top_k min_p seed frequency_penalty presence_penalty repetition_penalty
+        max_completion_tokens vllm_xargs
+    """,
+    _WATERMARK: "watermarking",
+    _BEAM: "use_beam_search n length_penalty include_stop_str_in_output",
+}
+_SPEECH_ANSWER: Final = "response_format stream stream_include_usage stream_continuous_usage_stats"
 
 REQUESTS: Final[Mapping[str, Request]] = {
     "ChatCompletionRequest": Request(
@@ -188,7 +200,8 @@ REQUESTS: Final[Mapping[str, Request]] = {
             _ANSWER: "stream include include_reasoning enable_response_messages",
             _MEMORY: "store background previous_response_id",
             _FORM: "mm_payload return_mm_kwargs",
-            _ECHOED: "metadata service_tier max_tool_calls prompt user",
+            _AS_VLLM: "prompt",
+            _ECHOED: "metadata service_tier max_tool_calls user",
             _UNUSED: "prompt_cache_key",
         },
     ),
@@ -285,30 +298,21 @@ REQUESTS: Final[Mapping[str, Request]] = {
         },
     ),
     "TranscriptionRequest": Request(
-        "POST /v1/audio/transcriptions POST /v1/audio/translations",
-        {
-            _MODEL: "model",
-            _PROMPT: "file language to_language hotwords prompt",
-            _SAMPLING: """
-                temperature top_p top_k min_p seed frequency_penalty presence_penalty
-                repetition_penalty max_completion_tokens vllm_xargs
-            """,
-            _WATERMARK: "watermarking",
-            _BEAM: "use_beam_search n length_penalty include_stop_str_in_output",
-            _ANSWER: """
-                response_format timestamp_granularities stream stream_include_usage
-                stream_continuous_usage_stats
-            """,
-        },
+        "POST /v1/audio/transcriptions",
+        {**_SPEECH, _ANSWER: f"{_SPEECH_ANSWER} timestamp_granularities"},
+    ),
+    "TranslationRequest": Request(
+        "POST /v1/audio/translations", {**_SPEECH, _ANSWER: _SPEECH_ANSWER}
     ),
     "PoolingRequest": Request(
         "POST /pooling",
         {
             _MODEL: "model",
             _PROMPT: f"input {_CONVERSATION} {_POOLED}",
-            _POOLING: "task dimensions use_activation",
+            _POOLING: "task use_activation",
             _BESIDE: "request_id priority cache_salt",
             _ANSWER: _ENCODING,
+            _AS_VLLM: "dimensions",
             _PLUGIN: "data",
             _UNUSED: "user",
         },
@@ -388,8 +392,8 @@ SAMPLING_PARAMS: Final[Fields] = {
         stop include_stop_str_in_output skip_special_tokens spaces_between_special_tokens
         stream_interval
     """,
-    _PLUMBING: "detokenize flat_logprobs output_kind output_text_buffer_length skip_clone",
-    _AGAIN: """
+    _OWN: """
+        detokenize flat_logprobs output_kind output_text_buffer_length skip_clone
         _eos_token_id _all_stop_token_ids _bad_words_token_ids _watermarking_skipped
     """,
 }
@@ -399,9 +403,5 @@ POOLING_PARAMS: Final[Fields] = {
         task dimensions use_activation step_tag_id returned_token_ids requires_token_ids
         skip_reading_prefix_cache late_interaction_params extra_kwargs
     """,
-    _PLUMBING: "output_kind",
+    _OWN: "output_kind",
 }
-
-
-def names(fields: Fields, place: Place) -> set[str]:
-    return {name for effect, some in fields.items() if effect.place is place for name in some.split()}

@@ -123,12 +123,16 @@ def _same(made: Any, entered: Any) -> bool:
         return (
             isinstance(entered, torch.Tensor)
             and (made.dtype, made.shape) == (entered.dtype, entered.shape)
-            # As bytes, since NaN is not equal to itself.
-            and made.contiguous().numpy().tobytes() == entered.numpy().tobytes()
+            and _bytes(made).equal(_bytes(entered))
         )
     if isinstance(made, list | tuple):
         return len(made) == len(entered) and all(map(_same, made, entered))
     return bool(made == entered)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """For a comparison in which NaN is equal to itself."""
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def runs(mask: list[bool] | None) -> str:

@@ -213,5 +213,5 @@ deltas = st.builds(
     spec_decode_metrics=st.none() | documents,
     num_nans_in_logits=counts,
 )
-failures = st.builds(Failure, text, st.integers(400, 599), text, st.none() | text)
+failures = st.builds(Failure, text, st.integers(400, 599), st.none() | text)
 frames: st.SearchStrategy[AnswerFrame] = st.one_of(deltas, failures)
