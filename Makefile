@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-dev.lock
 
-.PHONY: setup demo up test test-all check format docs
+.PHONY: setup demo up test test-all models check format docs
 
 setup: $(VENV)/.complete
 
@@ -37,3 +37,6 @@ test: check
 
 test-all: check
 	$(BIN)/python -m pytest -m "slow or not slow"
+
+models: setup
+	$(BIN)/python -m tests.models

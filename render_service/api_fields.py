@@ -388,10 +388,8 @@ SAMPLING_PARAMS: Final[Fields] = {
         trace_decode_token_ids
     """,
     _WATERMARK: "watermarking",
-    _TEXT: """
-        stop include_stop_str_in_output skip_special_tokens spaces_between_special_tokens
-        stream_interval
-    """,
+    _TEXT: "stop include_stop_str_in_output skip_special_tokens spaces_between_special_tokens",
+    _ANSWER: "stream_interval",
     _OWN: """
         detokenize flat_logprobs output_kind output_text_buffer_length skip_clone
         _eos_token_id _all_stop_token_ids _bad_words_token_ids _watermarking_skipped

@@ -29,21 +29,24 @@ def main() -> None:
         "The demo model has the shape of SmolVLM: the language weights are those of "
         "SmolLM2-135M-Instruct, the vision tower is untrained. It reads, and sees only noise."
     )
-    model = build(CHECKPOINT)
-    with running_pair(model):
-        if serve:
-            print(f"Serving {MODEL_NAME} on {RENDER_URL}/v1; Ctrl-C ends it.")
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
-        else:
+    # Both signals unwind the stack, which stops the services on its way.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        model = build(CHECKPOINT)
+        with running_pair(model):
+            if serve:
+                print(f"Serving {MODEL_NAME} on {RENDER_URL}/v1; Ctrl-C ends it.", flush=True)
+                signal.pause()
             client.run(RENDER_URL, MODEL_NAME, model)
+    except KeyboardInterrupt:
+        print()
     print("Both services have been shut down.")
 
 
 @contextmanager
 def running_pair(model: Path) -> Iterator[None]:
     """Start one generate and one render service; they are ready inside the context."""
-    # Blocked here and in what is started from here until its own handlers are in place.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     flags = [
         *(f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1"),
         *("--enable-prompt-embeds", "--max-model-len=2048"),

@@ -46,7 +46,6 @@ class Service:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_unblock_signals,
             )
         return self
 
@@ -56,6 +55,7 @@ class Service:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def is_ready(self) -> bool:
         if self._process.poll() is not None:
@@ -69,7 +69,7 @@ class Service:
 
 
 def wait_until_ready(services: Sequence[Service]) -> None:
-    """Wait for all of them, and say every second that it goes on.
+    """Wait for all of them, and show that it goes on.
 
     Raises:
         ServiceFailed: if one ends, or takes too long.
@@ -77,23 +77,17 @@ def wait_until_ready(services: Sequence[Service]) -> None:
     start = time.monotonic()
     waiting = list(services)
     while waiting:
+        seconds = time.monotonic() - start
         for service in [service for service in waiting if service.is_ready()]:
             waiting.remove(service)
-            _say(
-                f"\r{service.name} is ready after {time.monotonic() - start:.0f} s".ljust(60) + "\n"
-            )
-        if time.monotonic() - start > READY_TIMEOUT_S:
+            print(f"{service.name} is ready after {seconds:.0f} s".ljust(60))
+        if seconds > READY_TIMEOUT_S:
             raise ServiceFailed(f"{waiting[0].name} is not ready after {READY_TIMEOUT_S:.0f} s")
         if waiting:
             names = " and ".join(service.name for service in waiting)
-            _say(f"\rwaiting for {names}: {time.monotonic() - start:.0f} s ")
-            time.sleep(1.0)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+            # A terminal has one line that is written over; a file would hold each of them.
+            terminal = sys.stdout.isatty()
+            print(
+                f"waiting for {names}: {seconds:.0f} s", end="\r" if terminal else "\n", flush=True
+            )
+            time.sleep(1.0 if terminal else 5.0)

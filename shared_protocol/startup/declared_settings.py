@@ -66,14 +66,14 @@ def settings_of(settings_class: type) -> list[Setting]:
 
 
 def http_url(text: str) -> str:
-    """The URL, possibly with credentials, without a slash at its end: a path is put behind it."""
+    """The URL, possibly with credentials, without a slash at its end: paths are put behind it."""
     try:
         parts = urlsplit(text)
         # Asking for the port checks it.
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or parts.query or parts.fragment:
+    if not usable or parts.path not in ("", "/") or parts.query or parts.fragment:
         shown = re.sub(r"//[^/]*@", "//***@", text)
         raise ValueError(f"{shown!r} is not a URL like http://HOST:PORT")
     return text.rstrip("/")

@@ -75,7 +75,8 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
             hidden_size=32,
             num_attention_heads=2,
             num_hidden_layers=0,
-            subsampling_conv_channels=[8, 4],
+            # The first must be as many as the bins of the spectrum: vLLM does not check it.
+            subsampling_conv_channels=[128, 4],
             output_proj_dims=32,
         ),
         boi_token_id=ids("<|image>"),

@@ -142,9 +142,7 @@ def _shapes() -> dict[str, list[int]]:
         f"{radio}.patch_generator.pos_embed": [1, patches, _WIDTH],
         f"{radio}.patch_generator.cls_token.token": [1, _WIDTH],
     }
-    shapes |= linear(
-        f"{radio}.patch_generator.embedder", 3 * _PATCH_SIZE**2, _WIDTH, bias=False
-    )
+    shapes |= linear(f"{radio}.patch_generator.embedder", 3 * _PATCH_SIZE**2, _WIDTH, bias=False)
     for block in range(2):
         name = f"{radio}.blocks.{block}"
         shapes |= norm(f"{name}.norm1", _WIDTH) | norm(f"{name}.norm2", _WIDTH)

@@ -39,6 +39,7 @@ def save(
     model_type: str,
     parts: dict[str, str],
     text: str,
+    auto_map: dict[str, str] | None = None,
 ) -> None:
     """Write `config.json` and the class that reads it.
 
@@ -46,6 +47,7 @@ def save(
         parts: the members that are configurations themselves, with transformers' name of their
             type, or "config" where it has none.
         text: the part that describes the language model.
+        auto_map: further classes that come with the checkpoint.
     """
     path.mkdir(parents=True, exist_ok=True)
     source = _SOURCE.format(model_type=model_type, parts=parts, text=text)
@@ -53,7 +55,7 @@ def save(
     config = {
         "architectures": [architecture],
         "model_type": model_type,
-        "auto_map": {"AutoConfig": f"{_MODULE}.Config"},
+        "auto_map": {"AutoConfig": f"{_MODULE}.Config", **(auto_map or {})},
         "dtype": "float32",
         **members,
     }

@@ -68,6 +68,16 @@ FAMILIES = {
     ),
     "lfm2_vl": Family("LFM2-VL", "lfm2_vl", ("image",)),
     "moss_audio": Family("MOSS-Audio", "moss_audio", ("audio",), flags=("--trust-remote-code",)),
+    "nemotron_omni": Family(
+        "Nemotron Nano Omni",
+        "nemotron_omni",
+        ("image", "video", "audio"),
+        # vLLM computes the projection of sounds in bfloat16, whatever the model's dtype.
+        flags=("--trust-remote-code", "--dtype=bfloat16"),
+    ),
+    "mimo_omni": Family(
+        "MiMo omni", "mimo_omni", ("image", "video"), flags=("--trust-remote-code",)
+    ),
     "qwen2_vl": Family("Qwen2-VL", "qwen2_vl", ("image", "video")),
     "qwen2_5_vl": Family("Qwen2.5-VL", "qwen2_5_vl", ("image", "video")),
     "llava_onevision": Family("LLaVA-OneVision", "llava_onevision", ("image", "video")),
