@@ -3,9 +3,17 @@
 import os
 import sys
 from argparse import Namespace
+from typing import Final
+
+import uvicorn
 
 from generate_service.settings import GenerateSettings, parse_generate_args
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+from shared_protocol.startup.server import DrainingServer
+
+# A render service keeps idle connections for a shorter time, so that it is never this side that
+# closes one just as a request goes out on it.
+KEEP_ALIVE_S: Final = 75
 
 
 def main() -> None:
@@ -23,7 +31,6 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
 
     from generate_service.app import create_app
     from generate_service.engine_holder import EngineHolder
-    from generate_service.server import make_server
     from generate_service.vllm_engine import Engine
 
     configure_logging_from_args(args)
@@ -36,13 +43,15 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     app = create_app(
         engine, max_body_bytes=settings.max_body_bytes, version=service_log.own_version()
     )
-    server = make_server(
+    config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         log_level=args.uvicorn_log_level,
-        on_drain=engine.drain,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
+    server = DrainingServer(config, on_drain=engine.drain)
     server.run()
     return 1 if engine.failed else 0
 

@@ -1,7 +1,6 @@
 """The generate service's application: routes, lifespan, one handler for errors."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,10 +14,9 @@ from starlette.routing import Route
 
 from generate_service.engine_holder import EngineHolder
 from generate_service.routes import GenerateRoute
-from shared_protocol.errors import InternalError, TandemError
+from shared_protocol.errors import TandemError
+from shared_protocol.fault_boundary import FaultBoundary
 from shared_protocol.serving_info import INFO_PATH
-
-logger = logging.getLogger(__name__)
 
 
 def create_app(engine: EngineHolder, *, max_body_bytes: int, version: str) -> FastAPI:
@@ -32,6 +30,7 @@ def create_app(engine: EngineHolder, *, max_body_bytes: int, version: str) -> Fa
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
     route = GenerateRoute(engine.get, max_body_bytes=max_body_bytes)
     app.router.routes.append(Route("/inference/v1/generate", route, methods=["POST"]))
+    app.add_middleware(FaultBoundary)
     _add_status_routes(app, engine, version)
     _add_error_handlers(app)
     return app
@@ -97,14 +96,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         }
         return JSONResponse({"error": body}, status_code=error.status_code, headers=error.headers)
 
-    async def fault(request: Request, error: Exception) -> Response:
-        logger.error("unhandled error", exc_info=error)
-        return await tandem_error(request, InternalError("Internal server error"))
-
     handlers: list[tuple[type[Exception], Handler]] = [
         (TandemError, tandem_error),
         (HTTPException, http_error),
-        (Exception, fault),
     ]
     for kind, handler in handlers:
         app.add_exception_handler(kind, handler)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 import torch
 from msgspec.structs import fields
 from vllm.exceptions import VLLMValidationError
@@ -134,10 +135,20 @@ def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
     ]
     if missing:
         raise MissingFeatures(missing)
-    return {
+    decoded = {
         modality: [_decode_item(item) for item in items if item is not None]
         for modality, items in data.items()
     }
+    for index, item in enumerate(decoded.get("prompt_embeds", ())):
+        _finite(item["embedding"].data, f"features.kwargs_data.prompt_embeds[{index}]")
+    return decoded
+
+
+def _finite(embedding: torch.Tensor, param: str) -> torch.Tensor:
+    # In the engine's cache such values would spoil the answers of other requests.
+    if not torch.isfinite(embedding).all():
+        raise InvalidRequest(f"{param} holds NaN or infinite values", param=param)
+    return embedding
 
 
 def _decode_item(item: MultiModalItem) -> MultiModalKwargsItem:
@@ -182,13 +193,17 @@ def _decode_embeds(
     token_ids: list[int], embeds: PromptEmbeds, cache_salt: str | None
 ) -> EngineInput:
     """Rebuild the ``(prompt length, hidden_size)`` embedding and its mask of real token ids."""
-    first = decode_tensor(embeds.tensors[0])
+    tensors = [
+        _finite(decode_tensor(tensor), f"prompt_embeds.tensors[{index}]")
+        for index, tensor in enumerate(embeds.tensors)
+    ]
+    first = tensors[0]
     if first.shape[0] == len(token_ids):
         return embeds_input(first, cache_salt=cache_salt)
     full = first.new_zeros(len(token_ids), first.shape[1])
     is_token_ids = [True] * len(token_ids)
-    for span, tensor in zip(embeds.spans, embeds.tensors, strict=True):
-        full[span.offset : span.offset + span.length] = decode_tensor(tensor)
+    for span, tensor in zip(embeds.spans, tensors, strict=True):
+        full[span.offset : span.offset + span.length] = tensor
         is_token_ids[span.offset : span.offset + span.length] = [False] * span.length
     return embeds_input(
         full, cache_salt=cache_salt, prompt_token_ids=token_ids, is_token_ids=is_token_ids
@@ -246,8 +261,17 @@ def decode_pooling_params(given: dict[str, Any]) -> PoolingParams:
     """
     _check_names(given, _POOLING_FIELDS, "pooling_params")
     # vLLM's struct is an array on its own wires.
-    members = [given.get(field.name, field.default) for field in fields(PoolingParams)]
+    members = [
+        given.get(field.name, msgspec.to_builtins(field.default)) for field in fields(PoolingParams)
+    ]
     return _convert(members, PoolingParams, "pooling_params")
+
+
+def _decode_rows(kind: type, rows: Any) -> Any:
+    """Build the one parameter that is an array: rows of token ids to score, all as long."""
+    if kind is not np.ndarray:
+        raise TypeError(f"{kind.__name__} does not cross the wire")
+    return np.array(rows, dtype=np.int32)
 
 
 def _check_names(given: dict[str, Any], known: frozenset[str], param: str) -> None:
@@ -261,7 +285,7 @@ def _check_names(given: dict[str, Any], known: frozenset[str], param: str) -> No
 def _convert(members: Any, kind: type[StructT], param: str) -> StructT:
     try:
         # JSON turns the integer keys of logit_bias into strings.
-        return msgspec.convert(members, kind, str_keys=True)
+        return msgspec.convert(members, kind, str_keys=True, dec_hook=_decode_rows)
     except VLLMValidationError as error:
         name = error.parameter or ""
         raise InvalidRequest(

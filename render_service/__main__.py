@@ -59,7 +59,7 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
             max_body_bytes=settings.max_body_bytes,
             version=service_log.own_version(),
         )
-        server = make_server(app, args)
+        server = make_server(app, args, on_drain=pool.drain)
         app.state.server = server
         await server.serve()
         engine.shutdown()

@@ -18,7 +18,7 @@ _VLLM: Final[Mapping[str, str]] = {
     "without `--disable-fastapi-docs`": """
         GET /openapi.json GET /docs GET /docs/oauth2-redirect GET /redoc
     """,
-    "takes the request of any other endpoint that the model has": "POST /invocations",
+    "takes what chat, completions and the pooling endpoints take": "POST /invocations",
     "if the model generates text": """
         POST /v1/chat/completions/batch POST /v1/completions POST /v1/responses POST /v1/messages
         POST /v1/messages/count_tokens POST /generative_scoring
@@ -97,7 +97,7 @@ _NOT_OFFERED: Final[Mapping[str, str]] = {
 
 def _by_endpoint(table: Mapping[str, str]) -> dict[str, str]:
     """Turn "METHOD PATH METHOD PATH ..." with a remark into the remark of each endpoint."""
-    remarks = {}
+    remarks: dict[str, str] = {}
     for remark, endpoints in table.items():
         words = iter(endpoints.split())
         remarks |= {f"{method} {path}": remark for method, path in zip(words, words, strict=True)}

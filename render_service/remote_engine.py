@@ -246,6 +246,8 @@ class RemoteEngine(EngineSideCalls):
                 async for delta in deltas:
                     if self.derenderer.feed(choice.core.request_id, delta):
                         return
+                    # Deltas that came together are to be seen one by one, as from an engine.
+                    await asyncio.sleep(0)
         except Exception as error:
             outputs.put(error)
 

@@ -79,6 +79,7 @@ class ReplicaPool:
         self._transport = transport
         self._expected = expected
         self._probe_interval_s = probe_interval_s
+        self._draining = False
         self._discover = discover
         self._discovery_interval_s = discovery_interval_s
         self._probing: dict[Replica, asyncio.Task[None]] = {}
@@ -98,6 +99,10 @@ class ReplicaPool:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def drain(self) -> None:
+        """Say "not ready" from now on; requests that still come are answered."""
+        self._draining = True
+
     def has_ready_replica(self) -> bool:
         return any(replica.ready for replica in self._replicas)
 
@@ -109,7 +114,7 @@ class ReplicaPool:
 
     def status(self) -> dict[str, Any]:
         return {
-            "ready": self.has_ready_replica(),
+            "ready": self.has_ready_replica() and not self._draining,
             "replicas": [
                 {
                     "url": replica.name,

@@ -1,14 +1,17 @@
 """Running the application under uvicorn, with vLLM's flags for it."""
 
 from argparse import Namespace
+from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
 from vllm import envs
 
+from shared_protocol.startup.server import DrainingServer
 
-def make_server(app: FastAPI, args: Namespace) -> uvicorn.Server:
-    return uvicorn.Server(
+
+def make_server(app: FastAPI, args: Namespace, *, on_drain: Callable[[], None]) -> DrainingServer:
+    return DrainingServer(
         uvicorn.Config(
             app,
             host=args.host,
@@ -20,5 +23,6 @@ def make_server(app: FastAPI, args: Namespace) -> uvicorn.Server:
             ssl_certfile=args.ssl_certfile,
             ssl_ca_certs=args.ssl_ca_certs,
             ssl_cert_reqs=args.ssl_cert_reqs,
-        )
+        ),
+        on_drain=on_drain,
     )

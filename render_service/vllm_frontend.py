@@ -12,6 +12,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.lora.request import LoRARequest
 
+from render_service import vllm_prompt_embeds
 from render_service.remote_engine import RemoteEngine
 from render_service.replicas import ReplicaPool
 from shared_protocol.request import Adapter
@@ -24,6 +25,7 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
     Args:
         replica: what a generate replica says; the engine may have lowered `max_model_len`.
     """
+    vllm_prompt_embeds.install()
     engine_args = AsyncEngineArgs.from_cli_args(args)
     engine_args.max_model_len = replica.max_model_len
     model_config = engine_args.create_model_config()
@@ -89,6 +91,9 @@ async def build_frontend(
     """
     # There is no engine here whose statistics could be polled.
     args.disable_log_stats = True
+    # Scores of late interaction would be computed by the engine that keeps the query; the
+    # documents may go to other replicas.
+    args.enable_flash_late_interaction = False
     tasks = tuple(replica.supported_tasks)
     engine = RemoteEngine(config, pool, tasks, wire=wire)
     app = build_app(args, tasks, config.model_config)

@@ -95,6 +95,9 @@ def encode_prompt_embeds(prompt: EngineInput) -> PromptEmbeds | None:
     embeds = prompt["prompt_embeds"]
     is_token_ids = prompt.get("is_token_ids", [False] * len(embeds))
     spans = [EmbedSpan(offset, length) for offset, length in spans_of_mask(is_token_ids)]
+    if not spans:
+        # The prompt was truncated to a part that has none of them.
+        return None
     return PromptEmbeds(
         spans=spans,
         tensors=[encode_tensor(embeds[span.offset : span.offset + span.length]) for span in spans],

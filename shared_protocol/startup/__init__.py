@@ -1,1 +1,4 @@
-"""What both services do before vLLM is imported; needs nothing but the standard library."""
+"""What both services do before and around serving: command line, log, vLLM's CPU build, server.
+
+Importing it takes no vLLM and no torch; what needs them imports them when it is called.
+"""

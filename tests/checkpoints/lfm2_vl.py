@@ -67,7 +67,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
         dtype="float32",
     )
     model = Lfm2VlForConditionalGeneration(config)
-    weights.randomize(model, seed=8, last_norm=model.get_decoder().embedding_norm)
+    weights.randomize(model, seed=8, last_norm=model.get_decoder().embedding_norm.weight)
     model.save_pretrained(path)
     # vLLM wants the names of the published checkpoints; transformers 5 leaves a level out.
     weights.rename_prefix(path, "model.vision_tower.", "model.vision_tower.vision_model.")

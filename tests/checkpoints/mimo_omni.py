@@ -6,6 +6,8 @@ Without its audio part: to resample sound, vLLM wants torchaudio.
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerFast
+
 from tests.checkpoints import remote_config, tokenizer, weights
 from tests.checkpoints.chat_template import TURN_NAMES, TURN_TOKENS, chat_template
 from tests.checkpoints.weights import linear, norm
@@ -111,7 +113,7 @@ def _language(rows: int) -> dict[str, Any]:
     }
 
 
-def _processor(text: tokenizer.PreTrainedTokenizerFast) -> dict[str, Any]:
+def _processor(text: PreTrainedTokenizerFast) -> dict[str, Any]:
     unit = (2 * _PATCH_SIZE) ** 2
     names = {
         "image_token_id": "<|image_pad|>",

@@ -75,7 +75,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
         dtype="bfloat16",
     )
     model = NemotronHForCausalLM(language)
-    weights.randomize(model, seed=16, last_norm=model.model.norm_f)
+    weights.randomize(model, seed=16, last_norm=model.model.norm_f.weight)
     remote_config.save(
         path,
         "NemotronH_Nano_Omni_Reasoning_V3",

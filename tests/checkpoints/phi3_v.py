@@ -21,6 +21,11 @@ _CLIP_LAYERS = 24
 _PATCH_SIZE = 14  # pixels
 _POSITIONS = 1 + (336 // _PATCH_SIZE) ** 2
 
+# Each image is marked by its number.
+_COUNTER = "{%- set seen = namespace(images=0) -%}"
+_NUMBER = "NUMBER"
+_NUMBERED = "{%- set seen.images = seen.images + 1 -%}{{- '<|image_' ~ seen.images ~ '|>' -}}"
+
 _PROCESSOR = '''\
 """Made by the tests: what vLLM asks of Phi-3-V's processor."""
 
@@ -124,7 +129,9 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
     tensors = weights.renamed(model, {}) | weights.random_tensors(_shapes(), seed=18)
     del tensors["lm_head.weight"]
     weights.save(path, {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()})
-    text.chat_template = chat_template(image="<|image_1|>")
+    text.chat_template = _COUNTER + chat_template(image=_NUMBER).replace(
+        f"{{{{- '{_NUMBER}' -}}}}", _NUMBERED
+    )
     text.save_pretrained(path)
     return path
 

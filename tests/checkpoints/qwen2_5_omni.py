@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transformers import (
+    PreTrainedTokenizerFast,
     Qwen2_5OmniConfig,
     Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerForConditionalGeneration,
@@ -93,7 +94,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
     return path
 
 
-def media_token_ids(text: tokenizer.PreTrainedTokenizerFast) -> dict[str, int]:
+def media_token_ids(text: PreTrainedTokenizerFast) -> dict[str, int]:
     ids: dict[str, int] = {
         "image_token_id": text.convert_tokens_to_ids("<|IMAGE|>"),
         "video_token_id": text.convert_tokens_to_ids("<|VIDEO|>"),

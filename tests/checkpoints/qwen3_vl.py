@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transformers import (
+    PreTrainedTokenizerFast,
     Qwen2VLImageProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
@@ -63,7 +64,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
     return path
 
 
-def media_token_ids(text: tokenizer.PreTrainedTokenizerFast) -> dict[str, int]:
+def media_token_ids(text: PreTrainedTokenizerFast) -> dict[str, int]:
     ids: dict[str, int] = {
         "image_token_id": text.convert_tokens_to_ids("<|image_pad|>"),
         "video_token_id": text.convert_tokens_to_ids("<|video_pad|>"),
@@ -73,7 +74,7 @@ def media_token_ids(text: tokenizer.PreTrainedTokenizerFast) -> dict[str, int]:
     return ids
 
 
-def save_processor(path: Path, text: tokenizer.PreTrainedTokenizerFast) -> None:
+def save_processor(path: Path, text: PreTrainedTokenizerFast) -> None:
     Qwen3VLProcessor(
         Qwen2VLImageProcessor(size=_IMAGE, patch_size=PATCH_SIZE),
         text,

@@ -19,14 +19,14 @@ _LAST_NORM_WEIGHT = 8.0
 
 
 def randomize(
-    model: PreTrainedModel, seed: int, *, last_norm: torch.nn.Module | None = None
+    model: PreTrainedModel, seed: int, *, last_norm: torch.Tensor | None = None
 ) -> None:
     """Overwrite all parameters.
 
     The same seed gives the same weights, but for the rows that a larger vocabulary adds.
 
     Args:
-        last_norm: of the language model, where that does not call it `norm`.
+        last_norm: the weight of the language model's, where that does not call it `norm`.
     """
     token_tables = {
         id(model.get_input_embeddings().weight),
@@ -46,7 +46,7 @@ def randomize(
                 inputs = parameter[0].numel()
                 parameter.copy_(noise * (_GAIN / inputs**0.5))
         # Norms start at 1, or at 0 where the model adds the 1 itself.
-        (last_norm or model.get_decoder().norm).weight.add_(_LAST_NORM_WEIGHT - 1)
+        spread(model.get_decoder().norm.weight if last_norm is None else last_norm)
 
 
 def rename_prefix(checkpoint: Path, old: str, new: str) -> None:

@@ -1,7 +1,10 @@
 """The generate service around an engine: statuses, forms of the answer, clients that leave."""
 
 import asyncio
+import base64
 import json
+import math
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -188,6 +191,38 @@ async def test_bad_requests(changes: dict[str, Any], status: int, param: str) ->
         assert error["code"] == status
         assert param in (error["param"] or error["message"])
         assert not engine.requests
+
+
+def embeds(values: float) -> dict[str, Any]:
+    data = base64.b64encode(struct.pack("<8f", *[values] * 8)).decode()
+    return {
+        "spans": [{"offset": 0, "length": 2}],
+        "tensors": [{"dtype": "float32", "shape": [2, 4], "data": data}],
+    }
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+async def test_embeddings_that_would_spoil_the_cache(value: float) -> None:
+    async with serving(three_tokens) as (client, engine):
+        response = await client.post(PATH, json=REQUEST | {"prompt_embeds": embeds(value)})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "prompt_embeds.tensors[0]"
+        assert not engine.requests
+        fine = await client.post(PATH, json=REQUEST | {"prompt_embeds": embeds(0.5)})
+        assert fine.status_code == 200
+
+
+async def fault(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
+    raise ZeroDivisionError
+    yield
+
+
+async def test_a_connection_survives_a_fault() -> None:
+    async with serving(fault) as (client, _):
+        first, second = [await client.post(PATH, json=REQUEST) for _ in range(2)]
+        assert first.status_code == second.status_code == 500
+        assert first.json()["error"]["message"] == "Internal server error"
+        assert (await client.get("/ready")).status_code == 200
 
 
 async def test_other_bodies() -> None:

@@ -74,6 +74,13 @@ BAD: dict[str, tuple[Any, int, str | None]] = {
     "embeddings of integers": (
         chat(embeds(saved(torch.zeros(3, 64, dtype=torch.int32)))), 400, "prompt_embeds",
     ),
+    "embeddings of NaN": (chat(embeds_part(torch.full((3, 64), torch.nan))), 400, "prompt_embeds"),
+    "infinite embeddings": (
+        chat(embeds_part(torch.full((3, 64), torch.inf))), 400, "prompt_embeds",
+    ),
+    "embeddings that overflow": (
+        chat(embeds_part(torch.full((3, 64), 1e300, dtype=torch.float64))), 400, "prompt_embeds",
+    ),
     "embeddings without data": (
         chat({"type": "prompt_embeds"}), 400, "messages[0].content[0].data",
     ),

@@ -93,6 +93,13 @@ FAMILIES = {
         ("image", "video", "audio", "audio in video"),
         flags=(_SOUND_OF_VIDEO,),
     ),
+    "phi3_v": Family(
+        # Its vocabulary and the width of its tower are given, and fit 5 MB in bfloat16 only.
+        "Phi-3-V",
+        "phi3_v",
+        ("image",),
+        flags=("--trust-remote-code", "--dtype=bfloat16"),
+    ),
     "qwen3_asr": Family("Qwen3-ASR", "qwen3_asr", ("audio",)),
     "idefics3_transformers": Family(
         "Idefics3 by Transformers",

@@ -25,7 +25,7 @@ from tests.processes import Server, ServerError, free_port
 
 MAX_MODEL_LEN = 4096
 _SERVED_NAME = "served"
-_DEATH_SHOWS_WITHIN_S = 10.0
+_DEATH_SHOWS_WITHIN_S = 4.0
 
 PASSED, REFUSED, DIED, WRONG = "passed", "refused", "engine died", "another answer"
 
@@ -39,6 +39,7 @@ class Measured:
         masks: runs of one item's mask by modality; "dense" where there is none.
         cases: how many requests the pair and the monolith were compared on.
         failures: what differed.
+        killers: requests that end vLLM's own server; what would come after is not compared.
         stock: what came of one request through stock vLLM's own pair, by modality.
         error: why neither could be started.
     """
@@ -46,6 +47,7 @@ class Measured:
     masks: dict[str, str] = field(default_factory=dict)
     cases: int = 0
     failures: list[str] = field(default_factory=list)
+    killers: list[str] = field(default_factory=list)
     stock: dict[str, str] = field(default_factory=dict)
     error: str | None = None
 
@@ -61,16 +63,18 @@ def family_chats(family: Family, width: int) -> dict[str, dict[str, Any]]:
         for modality in family.modalities
         for name, request in media_chats(modality).items()
     }
+    if len(family.modalities) > 1:
+        # Without the sound in a video, for which a request as a whole has to ask.
+        parts = [MAKERS[modality][0](12) for modality in family.modalities if " " not in modality]
+        chats["all, in one message"] = chat("all", [text("All of these:"), *parts, text("end.")])
+    chats["none"] = chat("text", [text("The quick brown fox")])
+    # Last, since some of vLLM's models die of them.
     for modality in family.modalities:
         rows = torch.randn(5, width, generator=torch.Generator().manual_seed(1)) * 0.3
         part, embeds = MAKERS[modality][0](11), embeds_part(rows)
         chats[f"{modality}, with embeddings"] = chat(
             modality, [embeds, text("and"), part, text("and"), embeds, text("end.")]
         )
-    if len(family.modalities) > 1:
-        parts = [MAKERS[modality][0](12) for modality in family.modalities if "in" not in modality]
-        chats["all, in one message"] = chat("all", [text("All of these:"), *parts, text("end.")])
-    chats["none"] = chat("text", [text("The quick brown fox")])
     for index, request in enumerate(chats.values()):
         request |= _ASKED | {"stream": index % 2 == 1}
         if request["stream"]:
@@ -100,18 +104,20 @@ def measure(name: str, logs: Path) -> Measured:
         *family.flags,
     )
     chats = family_chats(family, hidden_size(model))
-    measured = Measured(cases=len(chats))
+    measured = Measured()
     started = time.monotonic()
     try:
         with Pair(model, logs=logs, flags=flags) as pair:
-            ours = asyncio.run(_ask_all(pair.url, chats))
             measured.masks = asyncio.run(_masks(pair.url, family))
+            ours = asyncio.run(_ask_all(pair.render, chats))
         logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
         with ExitStack() as stack:
             stock_render = stack.enter_context(_stock_render(model, flags, logs))
             monolith = Monolith(model, *flags, "--enable-scale-out", log=logs / "monolith.log")
             stack.enter_context(monolith)
-            theirs = asyncio.run(_ask_all(monolith.url, chats))
+            theirs = asyncio.run(_ask_all(monolith, chats))
+            measured.killers = [name for name, answer in theirs.items() if answer is None]
+            measured.cases = len(theirs) - len(measured.killers)
             measured.failures = list(_failures(ours, theirs))
             measured.stock = dict(_stock_pair(stock_render.url, monolith, family))
     except ServerError as error:
@@ -120,10 +126,18 @@ def measure(name: str, logs: Path) -> Measured:
     return measured
 
 
-async def _ask_all(url: str, chats: dict[str, dict[str, Any]]) -> dict[str, Answer]:
+async def _ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str, Answer | None]:
+    """Ask until an engine dies; None stands for the answer that it died over."""
+    answers: dict[str, Answer | None] = {}
     async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:
         # One after the other: then both engines compute the same batches, and agree exactly.
-        return {name: await _ask(client, url, request) for name, request in chats.items()}
+        for name, request in chats.items():
+            answer = await _ask(client, server.url, request)
+            if answer.error is not None and await asyncio.to_thread(_dies, server):
+                answers[name] = None
+                break
+            answers[name] = answer
+    return answers
 
 
 async def _ask(client: httpx.AsyncClient, url: str, request: dict[str, Any]) -> Answer:
@@ -133,25 +147,30 @@ async def _ask(client: httpx.AsyncClient, url: str, request: dict[str, Any]) -> 
         return Answer(0, error={"message": f"{type(error).__name__}: {error}"})
 
 
-def _failures(ours: dict[str, Answer], theirs: dict[str, Answer]) -> Iterator[str]:
+def _failures(ours: dict[str, Answer | None], theirs: dict[str, Answer | None]) -> Iterator[str]:
     for name, answer in theirs.items():
-        if answer.status == 0:
-            yield f"{name}: vLLM's own server gave no answer"
+        our = ours.get(name)
+        if answer is None:
+            continue
+        if our is None:
+            yield f"{name}: the pair's engine died, vLLM's did not"
         elif any(entry["logprob"] is None for entry in answer.logprobs):
             yield f"{name}: vLLM's own server answers with logprobs that are no numbers"
-        elif lines := differences(ours[name], answer):
+        elif lines := differences(our, answer):
             yield f"{name}: {'; '.join(lines)}"
-        elif answer.status != httpx.codes.OK and "embeddings" not in name:
+        elif answer.error is not None and "embeddings" not in name:
             yield f"{name}: both refused: {answer.error}"
-    for name in ours:
+    for name, one in theirs.items():
         kind, _, which = name.partition(", ")
-        if which == "one" and _said(ours[name]) == _said(ours[f"{kind}, another"]):
+        if which == "one" and _said(one) == _said(theirs.get(f"{kind}, another")):
             # A model that says the same of any two media proves nothing.
             yield f"{name}: answered like another of the kind"
 
 
-def _said(answer: Answer) -> list[Any]:
-    return [answer.token_ids, [round(entry["logprob"], 3) for entry in answer.logprobs]]
+def _said(answer: Answer | None) -> list[Any]:
+    if answer is None:
+        return []
+    return [answer.token_ids, [entry["logprob"] for entry in answer.logprobs]]
 
 
 async def _masks(url: str, family: Family) -> dict[str, str]:
@@ -200,10 +219,8 @@ def _through_stock_pair(render: str, monolith: Monolith, request: dict[str, Any]
             generated = client.post(f"{monolith.url}/inference/v1/generate", json=rendered.json())
         except httpx.TransportError:
             return DIED
-        if _dies(monolith):
-            return DIED
         if generated.status_code != httpx.codes.OK:
-            return REFUSED
+            return DIED if _dies(monolith) else REFUSED
         whole = client.post(f"{monolith.url}/v1/chat/completions", json=request).json()
     tokens = generated.json()["choices"][0]["token_ids"]
     # Stock vLLM loses max_tokens where it is 16, and nothing else here.
@@ -211,12 +228,13 @@ def _through_stock_pair(render: str, monolith: Monolith, request: dict[str, Any]
 
 
 def _dies(server: Server) -> bool:
+    """Whether the server, or the one behind it, ends now that it has failed a request."""
     deadline = time.monotonic() + _DEATH_SHOWS_WITHIN_S
-    while server.exit_code is None and not server.is_ready():
-        if time.monotonic() > deadline:
+    while time.monotonic() < deadline:
+        if server.exit_code is not None or not server.is_ready():
             return True
         time.sleep(0.5)
-    return server.exit_code is not None
+    return False
 
 
 def _last_error(log: str) -> str:

@@ -37,7 +37,8 @@ def samples(seed: int, seconds: float, rate: int) -> NDArray[np.int16]:
     times = np.arange(round(seconds * rate)) / rate
     pitches = draw.uniform(100, 3000, size=int(seconds * 10) + 1)[(times * 10).astype(int)]
     tones = 0.4 * np.sin(2 * np.pi * pitches * times) + 0.05 * draw.standard_normal(len(times))
-    return (np.clip(tones, -1, 1) * 32767).astype(np.int16)
+    scaled: NDArray[np.int16] = (np.clip(tones, -1, 1) * 32767).astype(np.int16)
+    return scaled
 
 
 def wav(seed: int, seconds: float, rate: int) -> bytes:

@@ -65,6 +65,11 @@ def _notes(measured: Mapping[str, Measured]) -> str:
         result = measured.get(name)
         if reason := family.not_run or (result and result.error):
             lines.append(f"- {family.title}, not run: {reason}. Its way to the engine is tested.")
+        for killer in result.killers if result else ():
+            lines.append(
+                f"- {family.title}: `vllm serve` itself dies of a request with {killer}; that and "
+                "what comes after it is not counted."
+            )
         for failure in result.failures if result else ():
             lines.append(f"- {family.title}: {failure[:300]}")
     return "\n" + "\n".join(lines) + "\n" if lines else ""

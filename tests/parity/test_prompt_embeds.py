@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from shared_protocol.json_codec import decode_json
@@ -163,6 +164,36 @@ async def test_the_echoed_prompt_is_the_monoliths(
     ours, theirs = await answer(duo.pair, request), await answer(duo.monolith, request)
     assert ours.prompt_token_ids == theirs.prompt_token_ids
     assert len(tokenizer) in (ours.prompt_token_ids or [])
+
+
+def variants(rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Tensors that hold the same rows, as clients come by them."""
+    return {
+        "of training": torch.nn.Parameter(rows),
+        "of a batch": rows.unsqueeze(0),
+        "strided": torch.stack([rows, rows], dim=-1)[..., 0],
+        "negated view": torch.complex(torch.zeros_like(rows), -rows).conj().imag,
+    }
+
+
+@pytest.mark.parametrize("with_image", [False, True])
+async def test_any_tensor_with_the_same_rows_is_the_same(duo: Duo, with_image: bool) -> None:
+    rows = token_embeddings(duo.checkpoint, [5, 6, 7])
+    rest = [image(2)] if with_image else []
+    plain = await answer(duo.pair, chat([text("Look:"), embeds_part(rows), *rest]))
+    assert plain.status == 200
+    for name, tensor in variants(rows).items():
+        other = await answer(duo.pair, chat([text("Look:"), embeds_part(tensor), *rest]))
+        assert not differences(other, plain), name
+
+
+async def test_a_prompt_truncated_to_its_text(duo: Duo) -> None:
+    parts = [
+        embeds_part(token_embeddings(duo.checkpoint, [5, 6, 7])),
+        text("what is this thing that is so long"),
+    ]
+    request = chat(parts, truncate_prompt_tokens=6)
+    assert not differences(await answer(duo.pair, request), await answer(duo.monolith, request))
 
 
 @pytest.mark.parametrize("with_image", [False, True])

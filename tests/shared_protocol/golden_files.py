@@ -134,6 +134,12 @@ REQUESTS: Final = {
             [EmbedSpan(1, 2), EmbedSpan(4, 2)], [EMBEDDING, OTHER_EMBEDDING]
         ),
     ),
+    "pooling": GenerateRequest(
+        request_id="golden",
+        token_ids=[1, 15, 2],
+        sampling_params={},
+        pooling_params={"task": "embed"},
+    ),
     "mixed": GenerateRequest(
         request_id="golden",
         token_ids=[1, 7, 7, 0, 0, 7, 2],
@@ -168,6 +174,13 @@ ANSWERS: Final[dict[str, list[AnswerFrame]]] = {
         TokenDelta(index=1, token_ids=[6, 7], timestamp=1.75),
         TokenDelta(index=1, token_ids=[2], finish_reason="stop", stop_reason=2, timestamp=2.0),
         TokenDelta(finish_reason="length", timestamp=2.0, kv_transfer_params={"block": [1, 2]}),
+    ],
+    "pooled": [
+        TokenDelta(
+            finish_reason="stop",
+            timestamp=2.0,
+            pooling_output=ArrayBytes("<f4", (2,), struct.pack("<2f", 0.6, 0.8)),
+        ),
     ],
     "failed": [
         TokenDelta(token_ids=[5], timestamp=1.5),

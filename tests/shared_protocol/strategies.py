@@ -157,7 +157,7 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
             st.fixed_dictionaries({"prompt_embeds": prompt_embeds(len(token_ids))}),
         )
     )
-    optional = draw(st.fixed_dictionaries({}, optional=_OPTIONAL_MEMBERS))
+    optional = draw(st.fixed_dictionaries({}, optional=OPTIONAL_MEMBERS))
     return GenerateRequest(
         request_id=draw(text),
         token_ids=token_ids,
@@ -167,7 +167,7 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
     )
 
 
-_OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "token_offsets": st.lists(st.tuples(counts, counts), max_size=3),
     "model": text,
     "reasoning_ended": st.booleans(),
@@ -179,6 +179,7 @@ _OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "priority": int64,
     "kv_transfer_params": documents,
     "ec_transfer_params": documents,
+    "pooling_params": documents,
     "protocol_version": st.sampled_from([PROTOCOL_VERSION, "1", "1.7"]),
     "lora": st.builds(Adapter, text, counts, text, st.none() | text),
     "data_parallel_rank": counts,
@@ -193,25 +194,27 @@ arrays = st.builds(
     st.binary(max_size=40),
 )
 logprobs = st.builds(Logprobs, arrays, arrays, arrays)
-deltas = st.builds(
-    TokenDelta,
-    index=counts,
-    token_ids=st.lists(st.integers(0, MAX_TOKEN_ID), max_size=4),
-    finish_reason=st.none() | st.sampled_from(["stop", "length", "abort", "error", "repetition"]),
-    stop_reason=st.one_of(st.none(), counts, text),
-    logprobs=st.none() | logprobs,
-    prompt_logprobs=st.none() | logprobs,
-    prompt_token_id_logprobs=st.none() | arrays,
-    timestamp=finite,
-    events=st.none() | st.lists(st.builds(EngineEvent, counts, finite), max_size=2),
-    prefill_stats=st.none() | st.builds(PrefillStats, counts, counts, counts),
-    kv_transfer_params=st.none() | documents,
-    ec_transfer_params=st.none() | documents,
-    weight_version=st.none() | text,
-    routed_experts=st.none() | arrays,
-    sampling_mask=st.none() | st.builds(SamplingMask, arrays, st.none() | arrays),
-    spec_decode_metrics=st.none() | documents,
-    num_nans_in_logits=counts,
-)
+DELTA_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "index": counts,
+    "token_ids": st.lists(st.integers(0, MAX_TOKEN_ID), max_size=4),
+    "finish_reason": st.none()
+    | st.sampled_from(["stop", "length", "abort", "error", "repetition"]),
+    "stop_reason": st.one_of(st.none(), counts, text),
+    "logprobs": st.none() | logprobs,
+    "prompt_logprobs": st.none() | logprobs,
+    "prompt_token_id_logprobs": st.none() | arrays,
+    "timestamp": finite,
+    "events": st.none() | st.lists(st.builds(EngineEvent, counts, finite), max_size=2),
+    "prefill_stats": st.none() | st.builds(PrefillStats, counts, counts, counts),
+    "kv_transfer_params": st.none() | documents,
+    "ec_transfer_params": st.none() | documents,
+    "weight_version": st.none() | text,
+    "routed_experts": st.none() | arrays,
+    "sampling_mask": st.none() | st.builds(SamplingMask, arrays, st.none() | arrays),
+    "spec_decode_metrics": st.none() | documents,
+    "num_nans_in_logits": counts,
+    "pooling_output": st.none() | arrays,
+}
+deltas = st.builds(TokenDelta, **DELTA_MEMBERS)
 failures = st.builds(Failure, text, st.integers(400, 599), st.none() | text)
 frames: st.SearchStrategy[AnswerFrame] = st.one_of(deltas, failures)

@@ -18,6 +18,13 @@ from tests.shared_protocol import strategies
 from tests.shared_protocol.bodies import DECODERS, ENCODERS, header_of
 
 
+def test_random_requests_have_every_member() -> None:
+    always = {"request_id", "token_ids", "sampling_params", "features", "prompt_embeds"}
+    of_one_value = {"content_parts", "output_mode"}
+    expected = set(GenerateRequest.__struct_fields__) - always - of_one_value
+    assert strategies.OPTIONAL_MEMBERS.keys() == expected
+
+
 @given(strategies.requests())
 def test_a_request_is_the_same_after_either_encoding(request_: GenerateRequest) -> None:
     assert decode_json(encode_json(request_)) == request_

@@ -13,6 +13,10 @@ from shared_protocol.frames import MAX_FRAME_BYTES, BrokenStream, FrameReader, e
 from tests.shared_protocol import strategies
 
 
+def test_random_deltas_have_every_member() -> None:
+    assert strategies.DELTA_MEMBERS.keys() == set(TokenDelta.__struct_fields__)
+
+
 @given(st.lists(strategies.frames, max_size=5), st.data())
 def test_frames_survive_any_cutting(frames: list[AnswerFrame], data: st.DataObject) -> None:
     stream = b"".join(map(encode_frame, frames))

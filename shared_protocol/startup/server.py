@@ -1,4 +1,4 @@
-"""Running the application under uvicorn, and ending it in step with the render services."""
+"""Running an application under uvicorn, and ending it in step with those that send it requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,14 +6,9 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
-
-# A render service keeps idle connections for a shorter time, so that it is never this side that
-# closes one just as a request goes out on it.
-KEEP_ALIVE_S: Final = 75
 
 DRAIN_S: Final = 2.5
-"""From saying "not ready" to taking no more connections: some probes of a render service."""
+"""From saying "not ready" to taking no more connections: some probes of whoever is in front."""
 
 FAILURE_GRACE_S: Final = 10.0
 """How long streams and uploads may still run once the engine has failed."""
@@ -51,17 +46,3 @@ class DrainingServer(uvicorn.Server):
 
     def _cut(self) -> None:
         self.force_exit = True
-
-
-def make_server(
-    app: FastAPI, *, host: str, port: int, log_level: str, on_drain: Callable[[], None]
-) -> DrainingServer:
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level=log_level,
-        access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-    )
-    return DrainingServer(config, on_drain=on_drain)
