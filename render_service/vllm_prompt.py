@@ -92,7 +92,8 @@ class PromptConsumer:
     @cached_property
     def _added_ids(self) -> frozenset[int]:
         """Tokens that a text spells as a whole; some tokenizers add runs of line breaks, too."""
-        added = self._renderer.get_tokenizer().added_tokens_decoder
+        # A tokenizer without that table (Mistral's) makes no control token of a text.
+        added = getattr(self._renderer.get_tokenizer(), "added_tokens_decoder", {})
         return frozenset(token_id for token_id, token in added.items() if token.content.strip())
 
 

@@ -18,9 +18,7 @@ _VECTOR_STD = 0.1
 _LAST_NORM_WEIGHT = 8.0
 
 
-def randomize(
-    model: PreTrainedModel, seed: int, *, last_norm: torch.Tensor | None = None
-) -> None:
+def randomize(model: PreTrainedModel, seed: int, *, last_norm: torch.Tensor | None = None) -> None:
     """Overwrite all parameters.
 
     The same seed gives the same weights, but for the rows that a larger vocabulary adds.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def family_chats(family: Family, width: int) -> dict[str, dict[str, Any]]:
     chats = {
         f"{modality}, {name}": request
         for modality in family.modalities
-        for name, request in media_chats(modality).items()
+        for name, request in media_chats(modality, family.most_items).items()
     }
     if len(family.modalities) > 1:
         # Without the sound in a video, for which a request as a whole has to ask.
@@ -120,8 +121,8 @@ def measure(name: str, logs: Path) -> Measured:
             measured.cases = len(theirs) - len(measured.killers)
             measured.failures = list(_failures(ours, theirs))
             measured.stock = dict(_stock_pair(stock_render.url, monolith, family))
-    except ServerError as error:
-        measured.error = _last_error(str(error))
+    except ServerError:
+        measured.error = _root_cause(logs)
     logger.info("%s: measured after %.0f s", name, time.monotonic() - started)
     return measured
 
@@ -237,7 +238,12 @@ def _dies(server: Server) -> bool:
     return False
 
 
-def _last_error(log: str) -> str:
-    """The last line of a server's log that names an exception."""
-    lines = [line for line in log.splitlines() if "Error" in line]
-    return lines[-1].strip()[-300:] if lines else log.splitlines()[0]
+def _root_cause(logs: Path) -> str:
+    """The first error that the server which did not start has logged."""
+    for log in (logs / "monolith.log", logs / "generate-0.log"):
+        if log.is_file() and (errors := _ERROR.findall(log.read_text(errors="replace"))):
+            return str(errors[0])[:300]
+    return "no error in the logs"
+
+
+_ERROR = re.compile(r"^.*?(?:\] | )(\w+Error: .+)$", re.MULTILINE)

@@ -373,6 +373,7 @@ async def test_an_unexpected_fault_does_not_end_the_probing(
 async def test_a_replica_that_serves_something_else_stays_out(
     start_replica: StartReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, logger=replicas.__name__)
     right, wrong = start_replica(), start_replica()
     wrong.info = OTHER_INFO
     async with open_pool(right, wrong, probe_interval_s=0.05, ready=False) as pool:
