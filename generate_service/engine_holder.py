@@ -93,7 +93,7 @@ class EngineHolder:
         try:
             self._engine = await self._start()
             logger.info("the engine is ready")
-            while not self._engine.dead:  # noqa: ASYNC110 - vLLM offers no event
+            while not self._engine.dead:
                 await asyncio.sleep(_WATCH_INTERVAL_S)
             logger.error("the engine has died")
         except Exception:

@@ -45,6 +45,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "conv_dim": 64,
+            "block_dim": 64,
             "block_auto_adjust_ff_dim": False,
             "max_position_embeddings": 4096,
             "bos_token_id": text.bos_token_id,

@@ -1,6 +1,6 @@
-"""Voxtral and Voxtral Realtime, as far as a front end needs them: Mistral's formats, no weights.
+"""Voxtral, in Mistral's formats: a sound is padded to 30 seconds, which are 375 dense positions.
 
-Both pad a sound: the one to 30 seconds, which are 375 dense positions, the other by its delay.
+Voxtral Realtime shares its tokenizer and its configuration, and has no weights here.
 """
 
 import base64
@@ -9,27 +9,44 @@ from pathlib import Path
 from typing import Any
 
 from mistral_common.tokens.tokenizers.base import SpecialTokens
+from safetensors.torch import save_file
 
+from tests.checkpoints import weights
+from tests.checkpoints.weights import linear, norm
+
+_HIDDEN = 64
+_INNER = 128
+_HEADS = 2
+_HEAD = 32
+_WIDTH = 32
+_LAYERS = 2
+_DOWNSAMPLING = 4
 _BYTES = 256
 _FRAMES_PER_SECOND = 12.5
 _SPECTRUM = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
 _RATE = 16_000
+_SPECIAL = tuple(SpecialTokens)
+_ROWS = len(_SPECIAL) + _BYTES
 
 
 def build(path: Path, *, vocab_headroom: bool = False) -> Path:
-    return save(path, realtime=False)
+    save(path, realtime=False)
+    tables = {name: [_ROWS, _HIDDEN] for name in ("tok_embeddings.weight", "output.weight")}
+    tensors = weights.random_tensors(_language_shapes() | _audio_shapes(), seed=19)
+    tensors |= weights.token_tables(tables, seed=19)
+    weights.spread(tensors["norm.weight"])
+    save_file(tensors, path / "consolidated.safetensors")
+    return path
 
 
 def save(path: Path, *, realtime: bool) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    special = list(SpecialTokens)
-    (path / "tekken.json").write_text(json.dumps(_tokenizer(special, realtime=realtime)))
-    params = _params(len(special) + _BYTES, realtime=realtime)
-    (path / "params.json").write_text(json.dumps(params, indent=2))
+    (path / "tekken.json").write_text(json.dumps(_tokenizer(realtime=realtime)))
+    (path / "params.json").write_text(json.dumps(_params(realtime=realtime), indent=2))
     return path
 
 
-def _tokenizer(special: list[SpecialTokens], *, realtime: bool) -> dict[str, Any]:
+def _tokenizer(*, realtime: bool) -> dict[str, Any]:
     """Every byte is a token, and after the special ones nothing else is."""
     audio: dict[str, Any] = {
         "sampling_rate": _RATE,
@@ -50,8 +67,8 @@ def _tokenizer(special: list[SpecialTokens], *, realtime: bool) -> dict[str, Any
         "config": {
             "pattern": r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+",
             "num_vocab_tokens": _BYTES,
-            "default_vocab_size": len(special) + _BYTES,
-            "default_num_special_tokens": len(special),
+            "default_vocab_size": _ROWS,
+            "default_num_special_tokens": len(_SPECIAL),
             "version": "v13" if realtime else "v7",
         },
         "vocab": [
@@ -64,43 +81,82 @@ def _tokenizer(special: list[SpecialTokens], *, realtime: bool) -> dict[str, Any
         ],
         "special_tokens": [
             {"rank": rank, "token_str": token.value, "is_control": True}
-            for rank, token in enumerate(special)
+            for rank, token in enumerate(_SPECIAL)
         ],
         "audio": audio,
     }
 
 
-def _params(rows: int, *, realtime: bool) -> dict[str, Any]:
+def _params(*, realtime: bool) -> dict[str, Any]:
     encoder: dict[str, Any] = {
         "audio_encoding_args": {**_SPECTRUM, "sampling_rate": _RATE},
-        "dim": 32,
-        "n_layers": 2,
+        "dim": _WIDTH,
+        "n_layers": _LAYERS,
         "hidden_dim": 64,
         "n_heads": 2,
         "n_kv_heads": 2,
         "head_dim": 16,
-        "vocab_size": rows,
+        "vocab_size": _ROWS,
         "max_source_positions": 1500,
     }
     if realtime:
         encoder |= {"causal": True, "sliding_window": 750, "pos_embed": "rope"}
     return {
-        "dim": 64,
-        "n_layers": 2,
-        "head_dim": 32,
-        "hidden_dim": 128,
+        "dim": _HIDDEN,
+        "n_layers": _LAYERS,
+        "head_dim": _HEAD,
+        "hidden_dim": _INNER,
         "n_heads": 2,
         "n_kv_heads": 1,
         "norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "vocab_size": rows,
+        "vocab_size": _ROWS,
         "max_position_embeddings": 4096,
         "max_seq_len": 4096,
-        "tied_embeddings": True,
+        "tied_embeddings": False,
         "multimodal": {
             "whisper_model_args": {
                 "encoder_args": encoder,
-                "downsample_args": {"downsample_factor": 4},
+                "downsample_args": {"downsample_factor": _DOWNSAMPLING},
             }
         },
     }
+
+
+def _language_shapes() -> dict[str, list[int]]:
+    shapes = norm("norm", _HIDDEN, bias=False)
+    for layer in range(_LAYERS):
+        name = f"layers.{layer}"
+        shapes |= norm(f"{name}.attention_norm", _HIDDEN, bias=False)
+        shapes |= norm(f"{name}.ffn_norm", _HIDDEN, bias=False)
+        shapes |= linear(f"{name}.attention.wq", _HIDDEN, _HEADS * _HEAD, bias=False)
+        shapes |= linear(f"{name}.attention.wk", _HIDDEN, _HEAD, bias=False)
+        shapes |= linear(f"{name}.attention.wv", _HIDDEN, _HEAD, bias=False)
+        shapes |= linear(f"{name}.attention.wo", _HEADS * _HEAD, _HIDDEN, bias=False)
+        shapes |= linear(f"{name}.feed_forward.w1", _HIDDEN, _INNER, bias=False)
+        shapes |= linear(f"{name}.feed_forward.w2", _INNER, _HIDDEN, bias=False)
+        shapes |= linear(f"{name}.feed_forward.w3", _HIDDEN, _INNER, bias=False)
+    return shapes
+
+
+def _audio_shapes() -> dict[str, list[int]]:
+    embeddings = "mm_whisper_embeddings"
+    encoder = f"{embeddings}.whisper_encoder"
+    shapes = {
+        f"{encoder}.conv_layers.0.weight": [_WIDTH, _SPECTRUM["num_mel_bins"], 3],
+        f"{encoder}.conv_layers.0.bias": [_WIDTH],
+        f"{encoder}.conv_layers.1.weight": [_WIDTH, _WIDTH, 3],
+        f"{encoder}.conv_layers.1.bias": [_WIDTH],
+    }
+    for layer in range(_LAYERS):
+        name = f"{encoder}.transformer.layers.{layer}"
+        for part in ("wq", "wk", "wv", "wo"):
+            shapes |= linear(f"{name}.attention.{part}", _WIDTH, _WIDTH, bias=part != "wk")
+        shapes |= norm(f"{name}.attention_norm", _WIDTH) | norm(f"{name}.ffn_norm", _WIDTH)
+        shapes |= linear(f"{name}.feed_forward.w1", _WIDTH, 64)
+        shapes |= linear(f"{name}.feed_forward.w2", 64, _WIDTH)
+    shapes |= norm(f"{encoder}.transformer.norm", _WIDTH)
+    projection = f"{embeddings}.audio_language_projection"
+    shapes |= linear(f"{projection}.0", _DOWNSAMPLING * _WIDTH, _HIDDEN, bias=False)
+    shapes |= linear(f"{projection}.2", _HIDDEN, _HIDDEN, bias=False)
+    return shapes

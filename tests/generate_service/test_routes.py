@@ -54,7 +54,7 @@ async def serving(script: Script) -> AsyncIterator[tuple[httpx.AsyncClient, Fake
 
 async def until(condition: Any, within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - it watches other people's state
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -38,6 +38,7 @@ class Family:
         checkpoint: its builder in `tests.checkpoints`.
         modalities: keys of `MAKERS`.
         flags: for every server of it.
+        engine_flags: for those that hold the model.
         most_items: of one modality in one prompt, if vLLM limits them.
         not_run: why vLLM's CPU build cannot run it, or how it fails; then only the way to the
             engine's door is tested.
@@ -47,6 +48,7 @@ class Family:
     checkpoint: str
     modalities: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    engine_flags: tuple[str, ...] = ()
     most_items: int = 3
     not_run: str | None = None
 
@@ -116,7 +118,7 @@ FAMILIES = {
         "voxtral",
         ("audio",),
         flags=_MISTRAL,
-        not_run="its checkpoint here has no weights",
+        engine_flags=("--load-format=mistral",),
     ),
     "voxtral_realtime": Family(
         "Voxtral Realtime",

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import torch
 
+from shared_protocol.serving_info import INFO_PATH
 from tests.checkpoints import checkpoint
-from tests.embeddings import embeds_part, hidden_size
+from tests.embeddings import embeds_part
 from tests.engine_settings import ENGINE_ENVIRONMENT
 from tests.models.door import runs
 from tests.models.families import COMMON_FLAGS, FAMILIES, MAKERS, Family, chat, media_chats, text
@@ -104,19 +105,25 @@ def measure(name: str, logs: Path) -> Measured:
         *COMMON_FLAGS,
         *family.flags,
     )
-    chats = family_chats(family, hidden_size(model))
     measured = Measured()
     started = time.monotonic()
     try:
-        with Pair(model, logs=logs, flags=flags) as pair:
+        with Pair(model, logs=logs, flags=flags, generate_flags=family.engine_flags) as pair:
+            chats = family_chats(family, _hidden_size(pair.replicas[0]))
             measured.masks = asyncio.run(_masks(pair.url, family))
-            ours = asyncio.run(_ask_all(pair.render, chats))
+            ours = asyncio.run(ask_all(pair.render, chats))
         logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
         with ExitStack() as stack:
             stock_render = stack.enter_context(_stock_render(model, flags, logs))
-            monolith = Monolith(model, *flags, "--enable-scale-out", log=logs / "monolith.log")
+            monolith = Monolith(
+                model,
+                *flags,
+                *family.engine_flags,
+                "--enable-scale-out",
+                log=logs / "monolith.log",
+            )
             stack.enter_context(monolith)
-            theirs = asyncio.run(_ask_all(monolith, chats))
+            theirs = asyncio.run(ask_all(monolith, chats))
             measured.killers = [name for name, answer in theirs.items() if answer is None]
             measured.cases = len(theirs) - len(measured.killers)
             measured.failures = list(_failures(ours, theirs))
@@ -127,7 +134,13 @@ def measure(name: str, logs: Path) -> Measured:
     return measured
 
 
-async def _ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str, Answer | None]:
+def _hidden_size(replica: Server) -> int:
+    answer = httpx.get(replica.url + INFO_PATH, timeout=30.0, trust_env=False)
+    size: int = answer.json()["hidden_size"]
+    return size
+
+
+async def ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str, Answer | None]:
     """Ask until an engine dies; None stands for the answer that it died over."""
     answers: dict[str, Answer | None] = {}
     async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:

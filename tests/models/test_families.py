@@ -7,7 +7,7 @@ import pytest
 from tests.models.families import FAMILIES
 from tests.models.measuring import measure
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RUN = [name for name, family in FAMILIES.items() if family.not_run is None]
 

@@ -51,32 +51,32 @@ def _messages(draw: random.Random, kind: str, hidden_size: int) -> list[Message]
     if kind == "text":
         return [_user(draw, [])]
     if kind == "image":
-        return [_user(draw, [_image(draw)])]
+        return [_user(draw, [drawn_image(draw)])]
     if kind == "two images":
-        return [_user(draw, [_image(draw), _image(draw)])]
+        return [_user(draw, [drawn_image(draw), drawn_image(draw)])]
     if kind == "prompt_embeds":
         return [_user(draw, [_embeds(draw, hidden_size) for _ in range(draw.randint(1, 3))])]
-    first = _user(draw, [_image(draw)] if draw.random() < 0.5 else [])
-    second = _user(draw, [_image(draw)] if draw.random() < 0.5 else [])
-    return [first, {"role": "assistant", "content": _text(draw)}, second]
+    first = _user(draw, [drawn_image(draw)] if draw.random() < 0.5 else [])
+    second = _user(draw, [drawn_image(draw)] if draw.random() < 0.5 else [])
+    return [first, {"role": "assistant", "content": drawn_text(draw)}, second]
 
 
 def _user(draw: random.Random, media: list[dict[str, Any]]) -> Message:
     """A message with the media in order at drawn places between its texts."""
     if not media and draw.random() < 0.5:
-        return {"role": "user", "content": _text(draw)}
-    parts = [{"type": "text", "text": _text(draw)} for _ in range(draw.randint(1, 3))]
+        return {"role": "user", "content": drawn_text(draw)}
+    parts = [{"type": "text", "text": drawn_text(draw)} for _ in range(draw.randint(1, 3))]
     places = sorted(draw.randint(0, len(parts)) for _ in media)
     for place, part in reversed(list(zip(places, media, strict=True))):
         parts.insert(place, part)
     return {"role": "user", "content": parts}
 
 
-def _text(draw: random.Random) -> str:
+def drawn_text(draw: random.Random) -> str:
     return " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
 
 
-def _image(draw: random.Random) -> dict[str, Any]:
+def drawn_image(draw: random.Random) -> dict[str, Any]:
     # Few seeds: some images come again, and are then answered from caches.
     picture = png(draw.randint(0, 40), *draw.choice(_SIZES))
     return {"type": "image_url", "image_url": {"url": data_url(picture)}}

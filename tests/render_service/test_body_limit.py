@@ -30,7 +30,7 @@ async def port() -> AsyncIterator[int]:
     app = BodyLimit(count_body, max_bytes=LIMIT)
     server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="error"))
     task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - uvicorn offers no event
+    while not server.started:
         await asyncio.sleep(0.01)
     yield port
     server.should_exit = True

@@ -1,0 +1,78 @@
+"""Answers of any endpoint, brought into one shape: what a stream adds up to is its plain answer."""
+
+import json
+import re
+from typing import Any
+
+Json = Any
+
+# Made anew for each answer, or of the server's own configuration.
+_OWN = ("id", "created", "created_at", "completed_at", "system_fingerprint", "request_id")
+_OWN_IDS = re.compile(r"(chatcmpl|cmpl|resp|msg|rs|call)[-_][0-9a-f]{8,}")
+
+
+def settled(body: Json) -> Json:
+    """The body without what differs between any two answers."""
+    if isinstance(body, dict):
+        return {key: settled(value) for key, value in body.items() if key not in _OWN}
+    if isinstance(body, list):
+        return [settled(member) for member in body]
+    return _OWN_IDS.sub("ID", body) if isinstance(body, str) else body
+
+
+def folded(text: str) -> Json:
+    """Add up the events of a streamed chat or completion, choice by choice."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert lines[-1] == "[DONE]", text[-300:]
+    events = [json.loads(line) for line in lines[:-1]]
+    choices: dict[int, dict[str, Any]] = {}
+    whole: dict[str, Any] = {"choices": choices}
+    for event in events:
+        if "error" in event:
+            whole["error"] = event["error"]
+            continue
+        if event.get("usage"):
+            whole["usage"] = event["usage"]
+        for choice in event["choices"]:
+            _add(choices.setdefault(choice["index"], {}), choice)
+    return settled(whole)
+
+
+def _add(sum_: dict[str, Any], choice: dict[str, Any]) -> None:
+    text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+    sum_["text"] = sum_.get("text", "") + text
+    sum_["token_ids"] = sum_.get("token_ids", []) + (choice.get("token_ids") or [])
+    for name in ("finish_reason", "stop_reason"):
+        if choice.get(name) is not None:
+            sum_[name] = choice[name]
+    for name, values in (choice.get("logprobs") or {}).items():
+        if values:
+            logprobs = sum_.setdefault("logprobs", {})
+            logprobs[name] = logprobs.get(name, []) + values
+
+
+def plain_as_folded(body: dict[str, Any]) -> Json:
+    """A plain answer in the shape of `folded`."""
+    choices: dict[int, dict[str, Any]] = {}
+    for choice in body["choices"]:
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        piece = {**choice, "text": text}
+        _add(choices.setdefault(choice["index"], {}), piece)
+    return settled({"choices": choices, "usage": body["usage"]})
+
+
+def same(ours: Json, theirs: Json, tolerance: float) -> bool:
+    """Whether two bodies are equal, numbers with a fraction within `tolerance`."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return abs(ours - theirs) <= tolerance
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(
+            same(ours[key], theirs[key], tolerance) for key in ours
+        )
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(
+            same(a, b, tolerance) for a, b in zip(ours, theirs, strict=True)
+        )
+    return bool(ours == theirs)
