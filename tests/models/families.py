@@ -106,6 +106,13 @@ FAMILIES = {
         flags=("--trust-remote-code", "--dtype=bfloat16"),
     ),
     "qwen3_asr": Family("Qwen3-ASR", "qwen3_asr", ("audio",)),
+    "qwen3_asr_realtime": Family(
+        "Qwen3-ASR Realtime",
+        "qwen3_asr",
+        ("audio",),
+        flags=('--hf-overrides={"architectures": ["Qwen3ASRRealtimeGeneration"]}',),
+        most_items=1,
+    ),
     "deepseek_ocr2": Family(
         "DeepSeek-OCR-2",
         "deepseek_ocr2",

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,24 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import torch
 
 from shared_protocol.serving_info import INFO_PATH
 from tests.checkpoints import checkpoint
-from tests.embeddings import embeds_part
-from tests.engine_settings import ENGINE_ENVIRONMENT
 from tests.models.door import runs
-from tests.models.families import COMMON_FLAGS, FAMILIES, MAKERS, Family, chat, media_chats, text
+from tests.models.families import COMMON_FLAGS, FAMILIES, Family, media_chats
+from tests.models.requests import SERVED_NAME, family_chats
+from tests.models.stock_pair import ask_stock_pair, dies, stock_render
 from tests.monolith import Monolith
 from tests.pair import Pair
 from tests.parity.answers import Answer, ask, differences
-from tests.processes import Server, ServerError, free_port
+from tests.processes import Server, ServerError
 
 MAX_MODEL_LEN = 4096
-_SERVED_NAME = "served"
-_DEATH_SHOWS_WITHIN_S = 4.0
-
-PASSED, REFUSED, DIED, WRONG = "passed", "refused", "engine died", "another answer"
 
 logger = logging.getLogger(__name__)
 
@@ -58,42 +52,6 @@ class Measured:
         return self.cases - len({failure.partition(": ")[0] for failure in self.failures})
 
 
-def family_chats(family: Family, width: int) -> dict[str, dict[str, Any]]:
-    """All requests that a family is compared on, by modality and name."""
-    chats = {
-        f"{modality}, {name}": request
-        for modality in family.modalities
-        for name, request in media_chats(modality, family.most_items).items()
-    }
-    if len(family.modalities) > 1:
-        # Without the sound in a video, for which a request as a whole has to ask.
-        parts = [MAKERS[modality][0](12) for modality in family.modalities if " " not in modality]
-        chats["all, in one message"] = chat("all", [text("All of these:"), *parts, text("end.")])
-    chats["none"] = chat("text", [text("The quick brown fox")])
-    # Last, since some of vLLM's models die of them.
-    for modality in family.modalities:
-        rows = torch.randn(5, width, generator=torch.Generator().manual_seed(1)) * 0.3
-        part, embeds = MAKERS[modality][0](11), embeds_part(rows)
-        chats[f"{modality}, with embeddings"] = chat(
-            modality, [embeds, text("and"), part, text("and"), embeds, text("end.")]
-        )
-    for index, request in enumerate(chats.values()):
-        request |= _ASKED | {"stream": index % 2 == 1}
-        if request["stream"]:
-            request["stream_options"] = {"include_usage": True}
-    return chats
-
-
-_ASKED: dict[str, Any] = {
-    "model": _SERVED_NAME,
-    "max_tokens": 12,
-    "temperature": 0.0,
-    "logprobs": True,
-    "top_logprobs": 3,
-    "return_token_ids": True,
-}
-
-
 def measure(name: str, logs: Path) -> Measured:
     """Run a family's cases; one engine at a time, so that two cores and their memory will do."""
     family = FAMILIES[name]
@@ -101,11 +59,13 @@ def measure(name: str, logs: Path) -> Measured:
     # vLLM answer chats that mix them with media.
     model = checkpoint(family.checkpoint, vocab_headroom=True)
     flags = (
-        *(f"--served-model-name={_SERVED_NAME}", f"--max-model-len={MAX_MODEL_LEN}"),
+        *(f"--served-model-name={SERVED_NAME}", f"--max-model-len={MAX_MODEL_LEN}"),
         *COMMON_FLAGS,
         *family.flags,
     )
     measured = Measured()
+    for log in logs.glob("*.log"):
+        log.unlink()
     started = time.monotonic()
     try:
         with Pair(model, logs=logs, flags=flags, generate_flags=family.engine_flags) as pair:
@@ -114,7 +74,7 @@ def measure(name: str, logs: Path) -> Measured:
             ours = asyncio.run(ask_all(pair.render, chats))
         logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
         with ExitStack() as stack:
-            stock_render = stack.enter_context(_stock_render(model, flags, logs))
+            front = stock_render(model, flags, logs)
             monolith = Monolith(
                 model,
                 *flags,
@@ -122,12 +82,16 @@ def measure(name: str, logs: Path) -> Measured:
                 "--enable-scale-out",
                 log=logs / "monolith.log",
             )
-            stack.enter_context(monolith)
+            for server in (front, monolith):
+                stack.callback(server.stop)
+                server.start()
+            for server in (front, monolith):
+                server.wait_until_ready()
             theirs = asyncio.run(ask_all(monolith, chats))
             measured.killers = [name for name, answer in theirs.items() if answer is None]
             measured.cases = len(theirs) - len(measured.killers)
             measured.failures = list(_failures(ours, theirs))
-            measured.stock = dict(_stock_pair(stock_render.url, monolith, family))
+            measured.stock = dict(ask_stock_pair(front.url, monolith, family))
     except ServerError:
         measured.error = _root_cause(logs)
     logger.info("%s: measured after %.0f s", name, time.monotonic() - started)
@@ -147,7 +111,7 @@ async def ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str,
         # One after the other: then both engines compute the same batches, and agree exactly.
         for name, request in chats.items():
             answer = await _ask(client, server.url, request)
-            if answer.error is not None and await asyncio.to_thread(_dies, server):
+            if answer.error is not None and await asyncio.to_thread(dies, server):
                 answers[name] = None
                 break
             answers[name] = answer
@@ -191,7 +155,7 @@ async def _masks(url: str, family: Family) -> dict[str, str]:
     masks = {}
     async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:
         for modality in family.modalities:
-            request = media_chats(modality)["one"] | {"model": _SERVED_NAME}
+            request = media_chats(modality)["one"] | {"model": SERVED_NAME}
             response = await client.post(f"{url}/v1/chat/completions/render", json=request)
             if response.status_code != httpx.codes.OK:
                 masks[modality] = f"refused: {response.json()['error']['message']}"
@@ -201,54 +165,6 @@ async def _masks(url: str, family: Family) -> dict[str, str]:
                 runs(place.get("is_embed")) for ranges in places.values() for place in ranges
             )
     return masks
-
-
-def _stock_render(model: Path, flags: tuple[str, ...], logs: Path) -> Server:
-    port = free_port()
-    command = [
-        *(sys.executable, "-m", "tests.vllm_cli", "launch", "render", str(model)),
-        *("--host=127.0.0.1", f"--port={port}", "--dtype=float32", *flags),
-    ]
-    url = f"http://127.0.0.1:{port}"
-    return Server(command, ENGINE_ENVIRONMENT, url, "/health", logs / "stock-render.log")
-
-
-def _stock_pair(render: str, monolith: Monolith, family: Family) -> Iterator[tuple[str, str]]:
-    """One request a modality, with media that the engine has not seen before."""
-    for modality in family.modalities:
-        if monolith.exit_code is not None or not monolith.is_ready():
-            monolith.stop()
-            monolith.start()
-            monolith.wait_until_ready()
-        request = chat(modality, [text("Look:"), MAKERS[modality][1](99), text("So?")]) | _ASKED
-        yield modality, _through_stock_pair(render, monolith, request)
-
-
-def _through_stock_pair(render: str, monolith: Monolith, request: dict[str, Any]) -> str:
-    with httpx.Client(timeout=300.0, trust_env=False) as client:
-        rendered = client.post(f"{render}/v1/chat/completions/render", json=request)
-        if rendered.status_code != httpx.codes.OK:
-            return REFUSED
-        try:
-            generated = client.post(f"{monolith.url}/inference/v1/generate", json=rendered.json())
-        except httpx.TransportError:
-            return DIED
-        if generated.status_code != httpx.codes.OK:
-            return DIED if _dies(monolith) else REFUSED
-        whole = client.post(f"{monolith.url}/v1/chat/completions", json=request).json()
-    tokens = generated.json()["choices"][0]["token_ids"]
-    # Stock vLLM loses max_tokens where it is 16, and nothing else here.
-    return PASSED if tokens == whole["choices"][0]["token_ids"] else WRONG
-
-
-def _dies(server: Server) -> bool:
-    """Whether the server, or the one behind it, ends now that it has failed a request."""
-    deadline = time.monotonic() + _DEATH_SHOWS_WITHIN_S
-    while time.monotonic() < deadline:
-        if server.exit_code is not None or not server.is_ready():
-            return True
-        time.sleep(0.5)
-    return False
 
 
 def _root_cause(logs: Path) -> str:
