@@ -42,10 +42,11 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
         },
     )
     ids = text.convert_tokens_to_ids
-    rows = len(text)
+    # The audio embedder has to end where the vocabulary does: its last row is the padding.
+    rows = len(text) + (tokenizer.SPARE_ROWS if vocab_headroom else 0)
     config = Gemma3nConfig(
         text_config={
-            "vocab_size": rows + 2 * _SOFT_TOKENS + (tokenizer.SPARE_ROWS if vocab_headroom else 0),
+            "vocab_size": rows + 2 * _SOFT_TOKENS,
             "vocab_size_per_layer_input": rows,
             "hidden_size": 64,
             "intermediate_size": 128,

@@ -67,7 +67,7 @@ BAD: dict[str, tuple[Any, int, str | None]] = {
     "image that is no image": (chat(as_png(b"not a picture")), 400, "messages"),
     "image cut short": (chat(as_png(png(1)[:60])), 400, "messages"),
     "embeddings that are not base64": (
-        chat({"type": "prompt_embeds", "data": "%%%"}), 400, "messages",
+        chat({"type": "prompt_embeds", "data": "%%%"}), 400, "prompt_embeds",
     ),
     "embeddings that are no file": (chat(embeds(b"not a tensor")), 400, "prompt_embeds"),
     "embeddings of another width": (chat(embeds_part(torch.zeros(3, 7))), 400, "prompt_embeds"),

@@ -38,6 +38,7 @@ class Family:
         checkpoint: its builder in `tests.checkpoints`.
         modalities: keys of `MAKERS`.
         flags: for every server of it.
+        front_flags: for those that render.
         engine_flags: for those that hold the model.
         most_items: of one modality in one prompt, if vLLM limits them.
         not_run: why vLLM's CPU build cannot run it, or how it fails; then only the way to the
@@ -48,6 +49,7 @@ class Family:
     checkpoint: str
     modalities: tuple[str, ...]
     flags: tuple[str, ...] = ()
+    front_flags: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
     most_items: int = 3
     not_run: str | None = None
@@ -90,13 +92,13 @@ FAMILIES = {
         "Qwen2.5-Omni",
         "qwen2_5_omni",
         ("image", "video", "audio", "audio in video"),
-        flags=(_SOUND_OF_VIDEO,),
+        front_flags=(_SOUND_OF_VIDEO,),
     ),
     "qwen3_omni": Family(
         "Qwen3-Omni",
         "qwen3_omni",
         ("image", "video", "audio", "audio in video"),
-        flags=(_SOUND_OF_VIDEO,),
+        front_flags=(_SOUND_OF_VIDEO,),
     ),
     "phi3_v": Family(
         # Its vocabulary and the width of its tower are given, and fit 5 MB in bfloat16 only.

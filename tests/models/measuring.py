@@ -68,17 +68,22 @@ def measure(name: str, logs: Path) -> Measured:
         log.unlink()
     started = time.monotonic()
     try:
-        with Pair(model, logs=logs, flags=flags, generate_flags=family.engine_flags) as pair:
+        with Pair(
+            model,
+            logs=logs,
+            flags=flags,
+            render_flags=family.front_flags,
+            generate_flags=family.engine_flags,
+        ) as pair:
             chats = family_chats(family, _hidden_size(pair.replicas[0]))
             measured.masks = asyncio.run(_masks(pair.url, family))
             ours = asyncio.run(ask_all(pair.render, chats))
         logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
         with ExitStack() as stack:
-            front = stock_render(model, flags, logs)
+            front = stock_render(model, (*flags, *family.front_flags), logs)
             monolith = Monolith(
                 model,
-                *flags,
-                *family.engine_flags,
+                *(*flags, *family.front_flags, *family.engine_flags),
                 "--enable-scale-out",
                 log=logs / "monolith.log",
             )
@@ -175,4 +180,4 @@ def _root_cause(logs: Path) -> str:
     return "no error in the logs"
 
 
-_ERROR = re.compile(r"^.*?(?:\] | )(\w+Error: .+)$", re.MULTILINE)
+_ERROR = re.compile(r"^.*?(?:\] | )((?:\w+Error|error): .+)$", re.MULTILINE)

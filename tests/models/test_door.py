@@ -36,7 +36,7 @@ def family(request: pytest.FixtureRequest) -> str:
 def door(family: str, loop: asyncio.AbstractEventLoop) -> Iterator[Door]:
     model = FAMILIES[family]
     opened = loop.run_until_complete(
-        Door.open(checkpoint(model.checkpoint), *COMMON_FLAGS, *model.flags)
+        Door.open(checkpoint(model.checkpoint), *COMMON_FLAGS, *model.flags, *model.front_flags)
     )
     yield opened
     opened.close()
