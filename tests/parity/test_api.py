@@ -11,11 +11,13 @@ from tests.parity.answers import LOGPROB_TOLERANCE
 from tests.parity.api_requests import ApiRequest, api_requests
 from tests.parity.folding import folded, plain_as_folded, same, settled
 
-pytestmark = [pytest.mark.engine, pytest.mark.anyio]
+pytestmark = [pytest.mark.engine, pytest.mark.anyio, pytest.mark.slow]
 
 REQUESTS = {"gemma3": 170, "qwen2_vl": 170, "demo": 70}
 CONCURRENCY = 4
 STREAMED = ("/v1/chat/completions", "/v1/completions")
+# vLLM streams the first in another shape, and refuses to stream the second.
+NOT_STREAMED = {"echo", "prompt_logprobs"}
 
 
 async def send_all(url: str, requests: list[ApiRequest], **changes: Any) -> list[httpx.Response]:
@@ -70,7 +72,7 @@ async def test_streamed_answers_add_up_to_the_plain_ones(duo: Duo) -> None:
     requests = [
         request
         for request in api_requests(42, REQUESTS[duo.name] // 2)
-        if request.path in STREAMED and "echo" not in request.body
+        if request.path in STREAMED and not request.body.keys() & NOT_STREAMED
     ]
     plain = await send_all(duo.pair, requests)
     streamed = await send_all(
