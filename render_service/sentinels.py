@@ -1,8 +1,8 @@
 """Consuming the sentinels of supplied prompt embeddings.
 
 A ``prompt_embeds`` part of a chat is rendered as a special token that is registered after the
-tokenizer was loaded, so its id may lie outside the model's vocabulary. The engine never looks at
-the ids under supplied embeddings, but it refuses, or would gather by, an id that is not one.
+tokenizer was loaded, so its id may lie outside the model's vocabulary. The engine
+refuses an id that is not one, although the ids under supplied embeddings are hardly ever looked at.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,11 @@ from shared_protocol.errors import InvalidRequest
 from shared_protocol.placeholders import PlaceholderRange
 
 DUMMY_ID = 0
-"""What the ids under supplied embeddings become: inside any vocabulary, never looked at."""
+"""What the ids under supplied embeddings become: inside any vocabulary.
+
+Gemma 3n looks up its per-layer embeddings by the id at every position. For ids beyond their table,
+as a sentinel's is, vLLM takes the row of id 0 there: so 0, and no other id, gives the same answer.
+"""
 
 
 def spans_of_mask(is_token_ids: Iterable[bool]) -> Iterator[tuple[int, int]]:
