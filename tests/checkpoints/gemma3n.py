@@ -47,7 +47,8 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
     config = Gemma3nConfig(
         text_config={
             "vocab_size": rows + 2 * _SOFT_TOKENS,
-            "vocab_size_per_layer_input": rows,
+            # As in the published model, ids beyond the tokenizer have no rows here.
+            "vocab_size_per_layer_input": len(text),
             "hidden_size": 64,
             "intermediate_size": 128,
             "num_hidden_layers": 4,

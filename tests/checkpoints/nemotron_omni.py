@@ -67,8 +67,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
         mamba_head_dim=16,
         ssm_state_size=16,
         n_groups=1,
-        # vLLM's CPU kernel keeps one state a prompt, so that a prompt has to be one chunk.
-        chunk_size=4096,
+        chunk_size=16,
         max_position_embeddings=4096,
         bos_token_id=text.pad_token_id,
         eos_token_id=text.eos_token_id,

@@ -36,6 +36,8 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
                 "max_position_embeddings": 4096,
                 "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6]},
                 "eos_token_id": text.eos_token_id,
+                # vLLM reads it here, transformers keeps it one level up.
+                "tie_word_embeddings": False,
             },
             "vision_config": {
                 "depth": 2,

@@ -81,6 +81,8 @@ FAMILIES = {
         ("image", "video", "audio"),
         # vLLM computes the projection of sounds in bfloat16, whatever the model's dtype.
         flags=("--trust-remote-code", "--dtype=bfloat16"),
+        # Its CPU kernel for Mamba has none of the states that a cached prefix begins with.
+        engine_flags=("--no-enable-prefix-caching",),
     ),
     "mimo_omni": Family(
         "MiMo omni", "mimo_omni", ("image", "video"), flags=("--trust-remote-code",)

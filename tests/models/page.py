@@ -24,7 +24,7 @@ the pair, `vllm serve`, and stock vLLM's own pair (`vllm launch render` in front
 - **pair = monolith**: requests in which tokens, logprobs, text and usage of the pair equal those of
   `vllm serve`, of all that were sent: one item and several, of different sizes, before, between
   and after texts, over two turns, beside supplied embeddings, and streamed.
-- **stock pair**: one request with media that the engine has not seen before.
+- **stock pair**: one request with media that the engine has not seen before; `-`: not asked.
 
 | family | takes | mask | pair = monolith | stock pair |
 |---|---|---|---|---|
