@@ -32,7 +32,7 @@ def folded(text: str) -> Json:
             whole["error"] = event["error"]
             continue
         if event.get("usage"):
-            whole["usage"] = event["usage"]
+            whole["usage"] = _given(event["usage"])
         for choice in event["choices"]:
             _add(choices.setdefault(choice["index"], {}), choice)
     return settled(whole)
@@ -58,7 +58,12 @@ def plain_as_folded(body: dict[str, Any]) -> Json:
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         piece = {**choice, "text": text}
         _add(choices.setdefault(choice["index"], {}), piece)
-    return settled({"choices": choices, "usage": body["usage"]})
+    return settled({"choices": choices, "usage": _given(body["usage"])})
+
+
+def _given(usage: dict[str, Any]) -> dict[str, Any]:
+    """A stream leaves out what a plain answer has as null."""
+    return {name: value for name, value in usage.items() if value is not None}
 
 
 def same(ours: Json, theirs: Json, tolerance: float) -> bool:
