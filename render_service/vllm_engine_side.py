@@ -1,4 +1,4 @@
-"""Calls of vLLM's engine client that concern the engine's host; they are made there."""
+"""Calls of vLLM's engine client that concern the engine's host; none of them crosses the wire."""
 
 from typing import Any, NoReturn
 
@@ -6,7 +6,7 @@ from vllm.engine.protocol import EngineClient
 
 
 class EngineSideCalls(EngineClient):
-    """Answers 501 to what an operator does on the generate service itself."""
+    """Answers 501 to what acts on an engine rather than asks it for tokens."""
 
     async def add_lora(self, *args: Any, **kwargs: Any) -> bool:
         _refuse("Loading adapters")
@@ -52,4 +52,4 @@ class EngineSideCalls(EngineClient):
 
 
 def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"{what} is done on the generate service, not through this one")
+    raise NotImplementedError(f"{what} is not offered by the render service")
