@@ -1,8 +1,8 @@
 """Consuming the sentinels of supplied prompt embeddings.
 
 A ``prompt_embeds`` part of a chat is rendered as a special token that is registered after the
-tokenizer was loaded, so its id may lie outside the model's vocabulary. The engine refuses an id that
-is not one, although the ids under supplied embeddings are hardly ever looked at.
+tokenizer was loaded, so its id may lie outside the model's vocabulary. The engine refuses an id
+that is not one, although the ids under supplied embeddings are hardly ever looked at.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
