@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-dev.lock
 
-.PHONY: setup demo up test test-all models check format docs
+.PHONY: setup demo up test test-all models fuzz check format docs
 
 setup: $(VENV)/.complete
 
@@ -40,3 +40,6 @@ test-all: check
 
 models: setup
 	$(BIN)/python -m tests.models
+
+fuzz: setup
+	$(BIN)/python -m tests.hostile

@@ -40,9 +40,7 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
         on_failure=lambda: server.stop_after_failure(),
         retry_after_s=settings.retry_after_s,
     )
-    app = create_app(
-        engine, max_body_bytes=settings.max_body_bytes, version=service_log.own_version()
-    )
+    app = create_app(engine, settings, version=service_log.own_version())
     config = uvicorn.Config(
         app,
         host=settings.host,

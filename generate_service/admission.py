@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from generate_service.item_admission import PROMPT_EMBEDS_MODALITY, MediaLimits, check_media
 from shared_protocol.errors import InvalidRequest, UnknownModel
 from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
-
-PROMPT_EMBEDS_MODALITY = "prompt_embeds"
 
 
 @dataclass(frozen=True)
@@ -14,7 +13,7 @@ class ModelLimits:
     """The facts of the served model that a request is measured by.
 
     Attributes:
-        modalities: those the model's processor knows, without `prompt_embeds`.
+        media: what is known of the media that the model takes.
         generates: whether the model is served to generate, rather than to pool.
         adapters: the LoRA adapters that are loaded.
     """
@@ -25,7 +24,7 @@ class ModelLimits:
     max_model_len: int
     dtype: str
     enable_prompt_embeds: bool
-    modalities: Collection[str]
+    media: MediaLimits
     generates: bool
     adapters: Collection[Adapter]
 
@@ -78,15 +77,9 @@ def _check_prompt(token_ids: list[int], limits: ModelLimits) -> None:
 
 
 def _check_features(features: Features, limits: ModelLimits) -> None:
-    for modality in features.mm_hashes:
-        if modality == PROMPT_EMBEDS_MODALITY:
-            _check_embeds_items(features, limits)
-        elif modality not in limits.modalities:
-            raise InvalidRequest(
-                f"features: the model takes no {modality}, it takes "
-                f"{', '.join(sorted(limits.modalities)) or 'text only'}",
-                param=f"features.mm_hashes.{modality}",
-            )
+    check_media(features, limits.media, hidden_size=limits.hidden_size, dtype=limits.dtype)
+    if PROMPT_EMBEDS_MODALITY in features.mm_hashes:
+        _check_embeds_items(features, limits)
 
 
 def _check_embeds_items(features: Features, limits: ModelLimits) -> None:

@@ -14,12 +14,13 @@ from starlette.routing import Route
 
 from generate_service.engine_holder import EngineHolder
 from generate_service.routes import GenerateRoute
+from generate_service.settings import GenerateSettings
 from shared_protocol.errors import TandemError
 from shared_protocol.fault_boundary import FaultBoundary
 from shared_protocol.serving_info import INFO_PATH
 
 
-def create_app(engine: EngineHolder, *, max_body_bytes: int, version: str) -> FastAPI:
+def create_app(engine: EngineHolder, settings: GenerateSettings, *, version: str) -> FastAPI:
     """Build the application around an engine that starts with it."""
 
     @asynccontextmanager
@@ -28,7 +29,11 @@ def create_app(engine: EngineHolder, *, max_body_bytes: int, version: str) -> Fa
             yield
 
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
-    route = GenerateRoute(engine.get, max_body_bytes=max_body_bytes)
+    route = GenerateRoute(
+        engine.get,
+        max_body_bytes=settings.max_body_bytes,
+        trust_hashes=settings.item_hashes == "sent",
+    )
     app.router.routes.append(Route("/inference/v1/generate", route, methods=["POST"]))
     app.add_middleware(FaultBoundary)
     _add_status_routes(app, engine, version)

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from generate_service import json_answer
 from generate_service.admission import ModelLimits, admit
+from generate_service.item_identity import with_content_hashes
 from generate_service.request_body import ClientDisconnect, decode_body, read_body
 from generate_service.vllm_request import EngineRequest, decode_request
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
@@ -37,13 +38,21 @@ class GeneratingEngine(Protocol):
 
 
 class GenerateRoute:
-    def __init__(self, engine: Callable[[], GeneratingEngine], *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], GeneratingEngine],
+        *,
+        max_body_bytes: int,
+        trust_hashes: bool,
+    ) -> None:
         """
         Args:
             engine: returns the running engine, or raises `Unavailable` while there is none.
+            trust_hashes: whether items keep the hashes that they came with.
         """
         self._engine = engine
         self._max_body_bytes = max_body_bytes
+        self._trust_hashes = trust_hashes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         engine = self._engine()
@@ -52,6 +61,9 @@ class GenerateRoute:
         except ClientDisconnect:
             return
         request = admit(decode_body(scope, body), engine.limits())
+        if request.features is not None and not self._trust_hashes:
+            # Off the loop: a second of video is tens of megabytes.
+            request = await asyncio.to_thread(with_content_hashes, request)
         engine_request = decode_request(
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from generate_service.item_identity import ITEM_HASHES
 from shared_protocol.startup.command_line import CommandLine
-from shared_protocol.startup.declared_settings import port_number, positive_int, setting
+from shared_protocol.startup.declared_settings import (
+    one_of,
+    port_number,
+    positive_int,
+    setting,
+)
 from shared_protocol.startup.vllm_flags import Service
 from shared_protocol.startup.vllm_parser import load_vllm
 
@@ -25,6 +31,14 @@ class GenerateSettings:
         "Largest request body. Rendered media are much larger than what a client uploads: one "
         "image of 896 x 896 is 9.6 MB, so that the default, 1 GiB, holds about a hundred.",
         default=2**30,
+    )
+    item_hashes: str = setting(
+        one_of(*ITEM_HASHES),
+        "By which hash the engine's caches know an image, a sound or a video. `content`: one that "
+        "this service makes of the item itself, so that nobody can have one item taken for "
+        "another. `sent`: the one that came with it, which saves hashing; only where nobody but "
+        "your own render services reaches this service.",
+        default="content",
     )
     retry_after_s: int = setting(
         positive_int,

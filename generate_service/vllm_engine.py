@@ -22,6 +22,7 @@ from vllm.v1.metrics.stats import IterationStats
 
 from generate_service.admission import ModelLimits
 from generate_service.vllm_delta import encode_delta
+from generate_service.vllm_media_limits import media_limits
 from generate_service.vllm_request import EngineRequest, decode_adapter
 from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
@@ -215,7 +216,6 @@ class Engine:
 
     def _gather_limits(self) -> ModelLimits:
         info = self._info
-        processor = self._llm.renderer.mm_processor
         return ModelLimits(
             served_names=info.served_model_names,
             vocab_size=info.vocab_size,
@@ -225,7 +225,7 @@ class Engine:
             enable_prompt_embeds=info.enable_prompt_embeds,
             generates=info.runner_type == "generate",
             adapters=self._adapters,
-            modalities=() if processor is None else tuple(processor.info.supported_mm_limits),
+            media=media_limits(self._llm.model_config, self._llm.renderer.mm_processor),
         )
 
     def default_max_tokens(self, prompt_length: int) -> int:

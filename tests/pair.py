@@ -6,6 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import httpx
+
+from shared_protocol.serving_info import INFO_PATH
 from tests.engine_settings import ENGINE_ENVIRONMENT, ENGINE_FLAGS
 from tests.processes import Server, free_port
 
@@ -27,6 +30,12 @@ class GenerateService(Server):
             ready_path="/ready",
             log=log,
         )
+
+    def hidden_size(self) -> int:
+        """Of the embeddings that the served model takes; asks the running service."""
+        answer = httpx.get(self.url + INFO_PATH, timeout=30.0, trust_env=False)
+        size: int = answer.json()["hidden_size"]
+        return size
 
 
 class RenderService(Server):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from generate_service.admission import ModelLimits
+from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import TokenDelta
 from shared_protocol.serving_info import ServingInfo
@@ -36,7 +37,7 @@ LIMITS = ModelLimits(
     max_model_len=INFO.max_model_len,
     dtype=INFO.dtype,
     enable_prompt_embeds=True,
-    modalities=("image",),
+    media=MediaLimits({"image": ItemLimits(most=None, sample=None, rule=None)}),
     generates=True,
     adapters=(),
 )

@@ -15,6 +15,7 @@ import uvicorn
 
 from generate_service.app import create_app
 from generate_service.engine_holder import EngineHolder
+from generate_service.settings import GenerateSettings
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.anyio
 
 PATH = "/inference/v1/generate"
 MAX_BODY_BYTES = 10_000
+SETTINGS = GenerateSettings(max_body_bytes=MAX_BODY_BYTES)
 REQUEST: dict[str, Any] = {"request_id": "r", "token_ids": [1, 2], "sampling_params": {}}
 
 
@@ -39,7 +41,7 @@ async def serving(script: Script) -> AsyncIterator[tuple[httpx.AsyncClient, Fake
         return engine
 
     holder = EngineHolder(start, on_failure=lambda: None, retry_after_s=3)
-    app = create_app(holder, max_body_bytes=MAX_BODY_BYTES, version="0")
+    app = create_app(holder, SETTINGS, version="0")
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical"))
     task = asyncio.create_task(server.serve())
@@ -243,7 +245,7 @@ async def test_without_an_engine() -> None:
         raise RuntimeError("no weights")
 
     holder = EngineHolder(start, on_failure=lambda: failures.append(None), retry_after_s=3)
-    app = create_app(holder, max_body_bytes=MAX_BODY_BYTES, version="0")
+    app = create_app(holder, SETTINGS, version="0")
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with holder.running(), httpx.AsyncClient(transport=transport, base_url="http://t") as c:
         for path in ("/ready", "/v1/models", "/inference/v1/info"):
@@ -265,7 +267,7 @@ async def test_a_dying_engine_and_a_drain() -> None:
         return engine
 
     holder = EngineHolder(start, on_failure=lambda: failures.append(None), retry_after_s=3)
-    app = create_app(holder, max_body_bytes=MAX_BODY_BYTES, version="0")
+    app = create_app(holder, SETTINGS, version="0")
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with holder.running(), httpx.AsyncClient(transport=transport, base_url="http://t") as c:
         await asyncio.sleep(0.05)

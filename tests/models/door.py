@@ -14,6 +14,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.sampling_params import SamplingParams
 
 from generate_service.admission import ModelLimits, admit
+from generate_service.vllm_media_limits import media_limits
 from generate_service.vllm_request import decode_request
 from render_service import vllm_frontend
 from render_service.replicas import ReplicaPool
@@ -31,11 +32,16 @@ ENCODINGS = {"binary": (encode_binary, decode_binary), "json": (encode_json, dec
 
 
 class Door:
-    """The front end of one checkpoint, on a replica that is never asked."""
+    """The front end of one checkpoint, on a replica that is never asked.
+
+    Attributes:
+        media: what the replica's admission would know of the model's media.
+    """
 
     def __init__(self, app: Any, engine: Any, args: Any) -> None:
         self._renderer = app.state.openai_serving_chat.online_renderer
         self._engine = engine
+        self.media = media_limits(engine.model_config, engine.renderer.mm_processor)
         self._args = args
 
     @classmethod
@@ -78,7 +84,7 @@ class Door:
             max_model_len=MAX_MODEL_LEN,
             dtype="float32",
             enable_prompt_embeds=model.enable_prompt_embeds,
-            modalities=tuple(self._engine.renderer.mm_processor.info.supported_mm_limits),
+            media=self.media,
             generates=True,
             adapters=(),
         )

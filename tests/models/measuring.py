@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 
-from shared_protocol.serving_info import INFO_PATH
 from tests.checkpoints import checkpoint
+from tests.models.counts import Count, add_encoder_rows, count_items
 from tests.models.door import runs
 from tests.models.families import COMMON_FLAGS, FAMILIES, Family, media_chats
 from tests.models.requests import SERVED_NAME, family_chats
 from tests.models.stock_pair import ask_stock_pair, dies, stock_render
+from tests.models.vllm_encoder_rows import WORKER_EXTENSION
 from tests.monolith import Monolith
 from tests.pair import Pair
 from tests.parity.answers import Answer, ask, differences
@@ -36,6 +37,7 @@ class Measured:
         cases: how many requests the pair and the monolith were compared on.
         failures: what differed.
         killers: requests that end vLLM's own server; what would come after is not compared.
+        counts: of items of different sizes.
         stock: what came of one request through stock vLLM's own pair, by modality.
         error: why neither could be started.
     """
@@ -44,12 +46,18 @@ class Measured:
     cases: int = 0
     failures: list[str] = field(default_factory=list)
     killers: list[str] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
     stock: dict[str, str] = field(default_factory=dict)
     error: str | None = None
 
     @property
     def passed(self) -> int:
         return self.cases - len({failure.partition(": ")[0] for failure in self.failures})
+
+
+def read_measured(saved: dict[str, Any]) -> Measured:
+    """The inverse of `dataclasses.asdict`."""
+    return Measured(**saved | {"counts": [Count(**count) for count in saved["counts"]]})
 
 
 def measure(name: str, logs: Path) -> Measured:
@@ -63,7 +71,9 @@ def measure(name: str, logs: Path) -> Measured:
         *COMMON_FLAGS,
         *family.flags,
     )
-    measured = Measured()
+    measured = Measured(counts=asyncio.run(count_items(family)))
+    if family.not_run:
+        return measured
     for log in logs.glob("*.log"):
         log.unlink()
     started = time.monotonic()
@@ -75,7 +85,7 @@ def measure(name: str, logs: Path) -> Measured:
             render_flags=family.front_flags,
             generate_flags=family.engine_flags,
         ) as pair:
-            chats = family_chats(family, _hidden_size(pair.replicas[0]))
+            chats = family_chats(family, pair.replicas[0].hidden_size())
             measured.masks = asyncio.run(_masks(pair.url, family))
             ours = asyncio.run(ask_all(pair.render, chats))
         logger.info("%s: pair after %.0f s", name, time.monotonic() - started)
@@ -84,7 +94,8 @@ def measure(name: str, logs: Path) -> Measured:
             monolith = Monolith(
                 model,
                 *(*flags, *family.front_flags, *family.engine_flags),
-                "--enable-scale-out",
+                *("--enable-scale-out", f"--worker-extension-cls={WORKER_EXTENSION}"),
+                env={"VLLM_SERVER_DEV_MODE": "1"},
                 log=logs / "monolith.log",
             )
             for server in (front, monolith):
@@ -92,21 +103,19 @@ def measure(name: str, logs: Path) -> Measured:
                 server.start()
             for server in (front, monolith):
                 server.wait_until_ready()
+            add_encoder_rows(measured.counts, family, monolith)
             theirs = asyncio.run(ask_all(monolith, chats))
             measured.killers = [name for name, answer in theirs.items() if answer is None]
             measured.cases = len(theirs) - len(measured.killers)
-            measured.failures = list(_failures(ours, theirs))
+            measured.failures = [
+                *(f"count of {count}" for count in measured.counts if not count.agrees),
+                *_failures(ours, theirs),
+            ]
             measured.stock = dict(ask_stock_pair(front.url, monolith, family))
     except ServerError:
         measured.error = _root_cause(logs)
     logger.info("%s: measured after %.0f s", name, time.monotonic() - started)
     return measured
-
-
-def _hidden_size(replica: Server) -> int:
-    answer = httpx.get(replica.url + INFO_PATH, timeout=30.0, trust_env=False)
-    size: int = answer.json()["hidden_size"]
-    return size
 
 
 async def ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str, Answer | None]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shared_protocol.startup.vllm_cpu import is_installed
+from tests.models.counts import Count
 from tests.models.families import FAMILIES
 from tests.models.measuring import Measured
 
@@ -31,9 +32,21 @@ the pair, `vllm serve`, and stock vLLM's own pair (`vllm launch render` in front
 """
 
 
+_COUNTS_HEAD = """
+## How many embeddings an item yields
+
+The generate service refuses an item whose tensors yield another number of embeddings than its
+placeholder has positions for. Items of different sizes: what that check counts in the tensors, the
+positions that the mask embeds, and the rows that vLLM's encoder made (`-`: not run).
+
+| family | items | tensors | mask | encoder |
+|---|---|---|---|---|
+"""
+
+
 def page(measured: Mapping[str, Measured]) -> str:
     rows = [row for name in FAMILIES if name in measured for row in _rows(name, measured[name])]
-    return _HEAD + "\n".join(rows) + "\n" + _notes(measured) + _made_with()
+    return _HEAD + "\n".join(rows) + "\n" + _notes(measured) + _counts(measured) + _made_with()
 
 
 def _rows(name: str, result: Measured) -> list[str]:
@@ -73,6 +86,34 @@ def _notes(measured: Mapping[str, Measured]) -> str:
         for failure in result.failures if result else ():
             lines.append(f"- {family.title}: {failure[:300]}")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _counts(measured: Mapping[str, Measured]) -> str:
+    lines = [
+        f"| {FAMILIES[name].title} | {modality} | {_row(counts)} |"
+        for name in FAMILIES
+        if name in measured
+        for modality, counts in _by_modality(measured[name].counts).items()
+    ]
+    return _COUNTS_HEAD + "\n".join(lines) + "\n"
+
+
+def _by_modality(counts: list[Count]) -> dict[str, list[Count]]:
+    grouped: dict[str, list[Count]] = {}
+    for count in counts:
+        grouped.setdefault(count.modality, []).append(count)
+    return grouped
+
+
+def _row(counts: list[Count]) -> str:
+    columns = (
+        [count.tensors for count in counts],
+        [count.mask for count in counts],
+        [count.encoder for count in counts],
+    )
+    return " | ".join(
+        ", ".join("-" if number is None else str(number) for number in column) for column in columns
+    )
 
 
 def _made_with() -> str:

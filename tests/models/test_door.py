@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoints import checkpoint
+from tests.models.counts import door_counts
 from tests.models.door import ENCODINGS, Door, differences, placeholder
 from tests.models.families import COMMON_FLAGS, FAMILIES, media_chats
 
@@ -58,6 +59,8 @@ def test_media_come_through_as_they_were_made(
                 counts = [place.get_num_embeds() for place in places]
                 sent = wire.features.mm_placeholders[kind]
                 assert [place.num_embeds for place in sent] == counts, (modality, name)
+            for count in door_counts(door, wire):
+                assert count.tensors == count.mask, (modality, name, count)
             if modality == "audio in video":
                 check_woven(prompt)
 

@@ -1,0 +1,136 @@
+"""Whether items are such as the served model's own processor makes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from generate_service.item_rules.reader import ItemReader, Rule
+from generate_service.item_sample import Sample, check_like_sample
+from shared_protocol.errors import InvalidRequest
+from shared_protocol.items import BatchedField, FlatField, MultiModalItem
+from shared_protocol.placeholders import PlaceholderRange
+from shared_protocol.request import Features
+from shared_protocol.tensors import TensorRef
+
+PROMPT_EMBEDS_MODALITY: Final = "prompt_embeds"
+
+
+@dataclass(frozen=True)
+class ItemLimits:
+    """What the items of one modality are measured by.
+
+    Attributes:
+        most: how many may be in one request; None for any number.
+        sample: one that the processor made; None if it makes none by itself.
+        rule: finds how many embeddings an item yields; None where none is known for the model.
+    """
+
+    most: int | None
+    sample: Sample | None
+    rule: Rule | None
+
+
+@dataclass(frozen=True)
+class MediaLimits:
+    """
+    Attributes:
+        items: by modality, without `prompt_embeds`.
+        takes_embeds: whether an item may be the embeddings themselves.
+        embeds_beside_items: whether one prompt may have both media and supplied embeddings.
+    """
+
+    items: Mapping[str, ItemLimits] = field(default_factory=dict)
+    takes_embeds: bool = False
+    embeds_beside_items: bool = True
+
+
+def check_media(features: Features, limits: MediaLimits, *, hidden_size: int, dtype: str) -> None:
+    """Check all items but those of supplied prompt embeddings.
+
+    Raises:
+        InvalidRequest: with ``param`` naming what the model's processor would not have made.
+    """
+    modalities = [kind for kind in features.mm_hashes if kind != PROMPT_EMBEDS_MODALITY]
+    for modality in modalities:
+        known = limits.items.get(modality)
+        param = f"features.mm_hashes.{modality}"
+        if known is None:
+            raise InvalidRequest(
+                f"features: the model takes no {modality}, it takes "
+                f"{', '.join(sorted(limits.items)) or 'text only'}",
+                param=param,
+            )
+        count = len(features.mm_hashes[modality])
+        if known.most is not None and count > known.most:
+            raise InvalidRequest(
+                f"{param}: {count} items, at most {known.most} are allowed", param=param
+            )
+    if (
+        modalities
+        and PROMPT_EMBEDS_MODALITY in features.mm_hashes
+        and not limits.embeds_beside_items
+    ):
+        raise InvalidRequest(
+            f"This model's encoder makes more than embeddings of its {modalities[0]}, so that one "
+            "prompt cannot have it and supplied embeddings",
+            param=f"features.mm_hashes.{PROMPT_EMBEDS_MODALITY}",
+        )
+    for modality in modalities:
+        items = (features.kwargs_data or {}).get(modality, [])
+        places = features.mm_placeholders[modality]
+        for index, (item, place) in enumerate(zip(items, places, strict=False)):
+            if item is not None:
+                param = f"features.kwargs_data.{modality}[{index}]"
+                if limits.takes_embeds and f"{modality}_embeds" in item.elements:
+                    rows = _embeds_rows(item, f"{modality}_embeds", hidden_size, dtype, param)
+                    _check_rows(rows, place, param)
+                else:
+                    _check_item(item, limits.items[modality], place, param)
+
+
+def _check_item(
+    item: MultiModalItem, limits: ItemLimits, place: PlaceholderRange, param: str
+) -> None:
+    if limits.sample is None:
+        return
+    check_like_sample(item, limits.sample, param=param)
+    if limits.rule is not None:
+        _check_rows(_rows(ItemReader(item, limits.sample, param), limits.rule), place, param)
+
+
+def _rows(item: ItemReader, rule: Rule) -> int:
+    try:
+        return rule(item)
+    except (ArithmeticError, ValueError) as error:
+        # Rules that ask vLLM's own functions about sizes that no picture has.
+        raise InvalidRequest(f"{item.param}: {error}", param=item.param) from error
+
+
+def _check_rows(rows: int, place: PlaceholderRange, param: str) -> None:
+    if rows != place.num_embeds:
+        raise InvalidRequest(
+            f"{param} yields {rows} embeddings, its placeholder has {place.num_embeds} positions "
+            "for them",
+            param=param,
+        )
+
+
+def _embeds_rows(item: MultiModalItem, key: str, hidden_size: int, dtype: str, param: str) -> int:
+    element = item.elements[key]
+    param = f"{param}.{key}"
+    tensor = element.data
+    if not isinstance(tensor, TensorRef) or len(tensor.shape) != 2:
+        raise InvalidRequest(f"{param} must be a tensor with 2 dimensions", param=param)
+    rows, width = tensor.shape
+    # Some encoders put what later layers need beside each embedding.
+    if not rows or not width or width % hidden_size or tensor.dtype != dtype:
+        raise InvalidRequest(
+            f"{param} is {tensor.dtype}{list(tensor.shape)}, it must be {dtype}[length, "
+            f"{hidden_size}]",
+            param=param,
+        )
+    if not isinstance(element.field, BatchedField | FlatField) or (
+        isinstance(element.field, FlatField) and element.field.dim != 0
+    ):
+        raise InvalidRequest(f"{param}.field must be batched, or flat along 0", param=param)
+    return rows

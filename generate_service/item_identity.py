@@ -1,0 +1,61 @@
+"""By which name the engine's caches know an item."""
+
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from shared_protocol.items import ItemElement, MultiModalItem, NestedTensor
+from shared_protocol.request import GenerateRequest
+from shared_protocol.tensors import TensorRef
+
+ITEM_HASHES: Final = ("content", "sent")
+
+
+def with_content_hashes(request: GenerateRequest) -> GenerateRequest:
+    """Return `request` with each item's hash made anew of what the item holds.
+
+    The engine keeps what its encoder made, and the keys and values behind it, under an item's
+    hash: whoever chooses the hash of one item could answer other people's requests with it. An item
+    that came without its data keeps its hash.
+    """
+    features = request.features
+    if features is None or features.kwargs_data is None:
+        return request
+    hashes = {
+        modality: [
+            mm_hash if item is None else content_hash(modality, item)
+            for mm_hash, item in zip(sent, features.kwargs_data[modality], strict=True)
+        ]
+        if modality in features.kwargs_data
+        else sent
+        for modality, sent in features.mm_hashes.items()
+    }
+    return msgspec.structs.replace(
+        request, features=msgspec.structs.replace(features, mm_hashes=hashes)
+    )
+
+
+def content_hash(modality: str, item: MultiModalItem) -> str:
+    digest = blake3(modality.encode())
+    for key in sorted(item.elements):
+        _add_element(digest, key, item.elements[key])
+    return str(digest.hexdigest())
+
+
+def _add_element(digest: blake3, key: str, element: ItemElement) -> None:
+    digest.update(f"|{key}:{type(element.field).__name__}".encode())
+    if element.data is not None:
+        _add_data(digest, element.data)
+
+
+def _add_data(digest: blake3, data: NestedTensor) -> None:
+    if isinstance(data, TensorRef):
+        digest.update(f"|{data.dtype}{data.shape}".encode())
+        digest.update(data.data)
+    elif isinstance(data, list):
+        digest.update(f"|list of {len(data)}".encode())
+        for member in data:
+            _add_data(digest, member)
+    else:
+        digest.update(f"|{data!r}".encode())

@@ -1,0 +1,1 @@
+"""How many embeddings an item yields, family by family, found from its tensors alone."""

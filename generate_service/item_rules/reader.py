@@ -1,0 +1,134 @@
+"""Reading the elements of an item that has been found to be made like the processor's."""
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from generate_service.item_sample import Sample, SampleTensor
+from shared_protocol.errors import InvalidRequest
+from shared_protocol.items import MultiModalItem, NestedTensor
+from shared_protocol.tensors import TensorRef
+
+_INTEGER_DTYPES: Final = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64")
+
+
+class ItemReader:
+    """One item, read element by element; every method raises `InvalidRequest`.
+
+    Attributes:
+        param: where the item stands in the request.
+    """
+
+    def __init__(self, item: MultiModalItem, sample: Sample, param: str) -> None:
+        self._item = item
+        self._sample = sample
+        self.param = param
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._item.elements
+
+    def refuse(self, key: str, message: str) -> NoReturn:
+        param = f"{self.param}.{key}"
+        raise InvalidRequest(f"{param} {message}", param=param)
+
+    def demand(self, condition: bool, key: str, message: str) -> None:
+        if not condition:
+            self.refuse(key, message)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._tensor(key).shape
+
+    def fixed(self, key: str) -> None:
+        """Demand the sizes that this model's processor always makes."""
+        self._demand_sizes(key, 0)
+
+    def count(self, key: str) -> int:
+        """Return the first size; the others have to be those that the processor makes."""
+        self._demand_sizes(key, 1)
+        first = self.shape(key)[0]
+        self.demand(first > 0, key, "is empty")
+        return first
+
+    def same_last_size(self, key: str) -> bool:
+        """Whether the last size is that of the processor's."""
+        sample = self._sample[key].data
+        return isinstance(sample, SampleTensor) and self.shape(key)[-1] == sample.shape[-1]
+
+    def length(self, key: str) -> int:
+        """Return how many members a list has, or how long a tensor is along its first dimension."""
+        data = self._data(key)
+        if isinstance(data, list):
+            return len(data)
+        return self.shape(key)[0] if self.shape(key) else 1
+
+    def integers(self, key: str) -> list[int]:
+        """Return the values of an integer tensor, a number, or a list of those."""
+        values: list[int] = []
+        for data in _flattened(self._data(key)):
+            if isinstance(data, TensorRef):
+                values += self._integers(data, key).ravel().tolist()
+            else:
+                self.demand(float(data).is_integer(), key, "must be whole numbers")
+                values.append(int(data))
+        return values
+
+    def integer(self, key: str) -> int:
+        values = self.integers(key)
+        self.demand(len(values) == 1, key, "must be one number")
+        return values[0]
+
+    def array(self, key: str) -> NDArray[Any]:
+        """Return an integer tensor, without copying it."""
+        return self._integers(self._tensor(key), key)
+
+    def prefix(self, key: str) -> int:
+        """Return how many true values a mask begins with; none may follow."""
+        mask = self.array(key).ravel() != 0
+        true = int(np.count_nonzero(mask))
+        self.demand(true > 0, key, "has no true entry")
+        self.demand(bool(mask[:true].all()), key, "must be true up to some position only")
+        return true
+
+    def demand_filled(self, key: str) -> None:
+        """Demand that no part along the first dimension is all zeros, which stands for padding."""
+        tensor = self._tensor(key)
+        self.demand(tensor.nbytes > 0, key, "is empty")
+        parts = np.frombuffer(tensor.data, dtype=np.uint8).reshape(tensor.shape[0], -1)
+        self.demand(bool(parts.any(axis=1).all()), key, "has a part that is all zeros")
+
+    def _integers(self, tensor: TensorRef, key: str) -> NDArray[Any]:
+        self.demand(tensor.dtype in _INTEGER_DTYPES, key, "must be whole numbers")
+        self.demand(tensor.nbytes > 0, key, "is empty")
+        return np.frombuffer(tensor.data, dtype=tensor.dtype).reshape(tensor.shape)
+
+    def _demand_sizes(self, key: str, start: int) -> None:
+        sample = self._sample[key].data
+        shape = self.shape(key)
+        expected = sample.shape if isinstance(sample, SampleTensor) else shape
+        if shape[start:] != expected[start:]:
+            wanted = [*["any"] * start, *expected[start:]]
+            self.refuse(key, f"is {list(shape)}, it must be [{', '.join(map(str, wanted))}]")
+
+    def _tensor(self, key: str) -> TensorRef:
+        data = self._data(key)
+        if not isinstance(data, TensorRef):
+            self.refuse(key, "must be a tensor")
+        return data
+
+    def _data(self, key: str) -> NestedTensor:
+        element = self._item.elements.get(key)
+        if element is None or element.data is None:
+            self.refuse(key, "is missing")
+        return element.data
+
+
+def _flattened(data: NestedTensor) -> list[TensorRef | int | float]:
+    if isinstance(data, list):
+        return [leaf for member in data for leaf in _flattened(member)]
+    return [data]
+
+
+Rule: TypeAlias = Callable[[ItemReader], int]
+"""Checks that an item is consistent in itself; returns how many embeddings it yields."""

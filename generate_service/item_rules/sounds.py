@@ -1,0 +1,97 @@
+"""Sounds: spectra whose frames an encoder's convolutions make fewer."""
+
+from collections.abc import Callable
+
+from generate_service.item_rules.reader import ItemReader, Rule
+
+Shortening = Callable[[int], int]
+"""From frames of a spectrum to embeddings."""
+
+
+def halved(length: int) -> int:
+    """After a convolution of stride 2 with padding."""
+    return (length + 1) // 2
+
+
+def halved_twice(length: int) -> int:
+    """Gemma 4."""
+    return halved(halved(length))
+
+
+def halved_thrice(length: int) -> int:
+    """MOSS-Audio."""
+    return halved(halved_twice(length))
+
+
+def qwen2_5(length: int) -> int:
+    """Qwen2.5-Omni: a convolution of stride 2, then pairs of what it made."""
+    return (halved(length) - 2) // 2 + 1
+
+
+def qwen3(length: int) -> int:
+    """Qwen3-Omni, Qwen3-ASR: 13 for each 100 frames, and what is left over."""
+    return halved_thrice(length % 100) + length // 100 * 13
+
+
+def measured_spectrum(
+    shortening: Shortening, spectrum: str, length: str, *, padded: bool = False
+) -> Rule:
+    """A spectrum of ``[bands, frames]`` beside the number of its frames.
+
+    Args:
+        padded: whether it may be longer, as the longest of the request.
+    """
+
+    def rows(item: ItemReader) -> int:
+        frames = item.integer(length)
+        given = item.shape(spectrum)[-1]
+        item.demand(
+            given == frames or (padded and given > frames),
+            length,
+            f"is {frames}, {spectrum} has {given} frames",
+        )
+        embeds = shortening(frames)
+        item.demand(frames > 0 and embeds > 0, length, "is too short")
+        return embeds
+
+    return rows
+
+
+def masked_spectrum(shortening: Shortening) -> Rule:
+    """Gemma 4: frames, of which those that a mask begins with are heard."""
+
+    def rows(item: ItemReader) -> int:
+        _padded_frames(item)
+        return shortening(item.prefix("input_features_mask"))
+
+    return rows
+
+
+def padded_sound(embeds: int) -> Rule:
+    """Gemma 3n: as many for a sound of any length, which the model cuts or fills up."""
+
+    def rows(item: ItemReader) -> int:
+        _padded_frames(item)
+        item.prefix("input_features_mask")
+        return embeds
+
+    return rows
+
+
+def _padded_frames(item: ItemReader) -> None:
+    frames = item.count("input_features_padded")
+    key = "input_features_mask"
+    item.demand(item.shape(key) == (frames,), key, f"must be [{frames}]")
+
+
+def waveform(embeds: Shortening) -> Rule:
+    """Voxtral: the samples themselves.
+
+    Args:
+        embeds: from the number of samples to that of embeddings.
+    """
+
+    def rows(item: ItemReader) -> int:
+        return embeds(item.count("audio_arrays"))
+
+    return rows

@@ -1,0 +1,41 @@
+"""What vLLM says of the media that a model takes."""
+
+from typing import Any, Final
+
+from vllm.config import ModelConfig
+from vllm.multimodal.processing import BaseMultiModalProcessor
+
+from generate_service.item_admission import ItemLimits, MediaLimits
+from generate_service.vllm_item_rules import find_rules
+from generate_service.vllm_item_sample import make_samples
+
+_QWEN3_VL: Final = ("Qwen3VLProcessingInfo", "Qwen3_5ProcessingInfo", "Qwen3_5MoeProcessingInfo")
+
+
+def media_limits(model: ModelConfig, processor: BaseMultiModalProcessor[Any] | None) -> MediaLimits:
+    """Ask the model's processor, which is None for a model that takes text only."""
+    if processor is None:
+        return MediaLimits()
+    info = processor.info
+    most, rules, samples = info.allowed_mm_limits, find_rules(info), make_samples(processor)
+    return MediaLimits(
+        items={
+            modality: ItemLimits(most.get(modality), samples.get(modality), rules.get(modality))
+            for modality in info.supported_mm_limits
+        },
+        takes_embeds=model.get_multimodal_config().enable_mm_embeds,
+        embeds_beside_items=not _has_deepstack(info),
+    )
+
+
+def _has_deepstack(info: Any) -> bool:
+    """Whether rows of the encoder's output go to later layers too, in the way of these models.
+
+    vLLM's runner then fails, in the engine, on supplied embeddings, which have no such part.
+    """
+    config = info.get_hf_config()
+    if type(info).__name__ in _QWEN3_VL:
+        return bool(getattr(config.vision_config, "deepstack_visual_indexes", None))
+    return type(info).__name__ == "MossAudioProcessingInfo" and bool(
+        config.deepstack_num_inject_layers
+    )

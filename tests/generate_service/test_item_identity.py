@@ -1,0 +1,77 @@
+"""The engine's caches know an item by what it holds, whatever hash it came with."""
+
+import msgspec
+
+from generate_service.item_identity import content_hash, with_content_hashes
+from shared_protocol.items import BatchedField, ItemElement, MultiModalItem, SharedField
+from shared_protocol.placeholders import PlaceholderRange
+from shared_protocol.request import Features, GenerateRequest
+from shared_protocol.tensors import TensorRef
+
+DATA = bytes(range(24))
+
+
+def item(**changes: ItemElement) -> MultiModalItem:
+    elements = {
+        "pixels": ItemElement(TensorRef("uint8", (4, 6), DATA), BatchedField()),
+        "times": ItemElement([0.0, 0.5], BatchedField()),
+        "count": ItemElement(3, BatchedField()),
+    }
+    return MultiModalItem(elements | changes)
+
+
+def request(*items: MultiModalItem | None) -> GenerateRequest:
+    return GenerateRequest(
+        request_id="r",
+        token_ids=[1] * 10,
+        sampling_params={},
+        features=Features(
+            mm_hashes={"image": ["same"] * len(items)},
+            mm_placeholders={"image": [PlaceholderRange(2 * i, 1) for i in range(len(items))]},
+            kwargs_data={"image": list(items)},
+        ),
+    )
+
+
+def hashes(*items: MultiModalItem | None) -> list[str]:
+    named = with_content_hashes(request(*items))
+    assert named.features is not None
+    return named.features.mm_hashes["image"]
+
+
+def test_equal_items_have_one_hash_and_others_have_another() -> None:
+    other = item(pixels=ItemElement(TensorRef("uint8", (4, 6), DATA[::-1]), BatchedField()))
+    one, again, another = hashes(item(), item(), other)
+    assert one == again != another
+    assert len(one) == 64
+
+
+def test_everything_that_an_item_holds_counts() -> None:
+    variants = [
+        item(),
+        item(pixels=ItemElement(TensorRef("uint8", (6, 4), DATA), BatchedField())),
+        item(pixels=ItemElement(TensorRef("int8", (4, 6), DATA), BatchedField())),
+        item(pixels=ItemElement(TensorRef("uint8", (4, 6), DATA), SharedField(1))),
+        item(times=ItemElement([0.0, 0.25], BatchedField())),
+        item(times=ItemElement([[0.0, 0.5]], BatchedField())),
+        item(count=ItemElement(4, BatchedField())),
+        item(more=ItemElement(4, BatchedField())),
+    ]
+    made = {content_hash("image", variant) for variant in variants}
+    made.add(content_hash("video", item()))
+    assert len(made) == len(variants) + 1
+
+
+def test_an_item_without_its_data_keeps_its_hash_and_the_rest_stays_as_it_is() -> None:
+    sent = request(item(), None)
+    named = with_content_hashes(sent)
+    assert named.features is not None
+    assert named.features.mm_hashes["image"] == [content_hash("image", item()), "same"]
+    assert sent.features is not None
+    assert sent.features.mm_hashes == {"image": ["same", "same"]}
+    assert msgspec.structs.replace(named, features=sent.features) == sent
+
+
+def test_a_request_without_items_is_returned_as_it_is() -> None:
+    text = GenerateRequest(request_id="r", token_ids=[1], sampling_params={})
+    assert with_content_hashes(text) is text

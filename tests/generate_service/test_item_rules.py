@@ -1,0 +1,345 @@
+"""How many embeddings an item yields, and items that no processor would have made."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from generate_service.item_admission import ItemLimits, MediaLimits, check_media
+from generate_service.item_rules import grids, nemotron, positions, sounds, tiles
+from generate_service.item_rules.reader import ItemReader, Rule
+from generate_service.item_sample import (
+    Sample,
+    SampleData,
+    SampleElement,
+    SampleList,
+    SampleNumber,
+    SampleTensor,
+)
+from shared_protocol.errors import InvalidRequest
+from shared_protocol.items import (
+    BatchedField,
+    FlatField,
+    ItemElement,
+    MultiModalItem,
+    NestedTensor,
+)
+from shared_protocol.placeholders import PlaceholderRange
+from shared_protocol.request import Features
+from shared_protocol.tensors import TensorRef
+
+Elements = dict[str, Any]
+
+
+def tensor(array: np.ndarray[Any, Any]) -> TensorRef:
+    return TensorRef(str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes())
+
+
+def ones(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    return np.ones(shape, dtype=dtype)
+
+
+def integers(values: Any) -> np.ndarray[Any, Any]:
+    return np.array(values, dtype=np.int64)
+
+
+def wire(value: Any) -> NestedTensor:
+    if isinstance(value, np.ndarray):
+        return tensor(value)
+    data: NestedTensor = value
+    return data
+
+
+def item_of(elements: Elements) -> MultiModalItem:
+    return MultiModalItem(
+        {key: ItemElement(wire(value), BatchedField()) for key, value in elements.items()}
+    )
+
+
+def sample_data(value: Any) -> SampleData:
+    if isinstance(value, np.ndarray):
+        return SampleTensor(str(value.dtype), value.shape)
+    if isinstance(value, list):
+        return SampleList(sample_data(value[0]))
+    return SampleNumber()
+
+
+def sample_of(elements: Elements) -> Sample:
+    return {
+        key: SampleElement(sample_data(value), BatchedField()) for key, value in elements.items()
+    }
+
+
+def rows(rule: Rule, elements: Elements, sample: Elements | None = None) -> int:
+    reader = ItemReader(item_of(elements), sample_of(sample or elements), "item")
+    return rule(reader)
+
+
+def raster(width: int, height: int, length: int) -> np.ndarray[Any, Any]:
+    """Places of a picture, row by row, and padding up to `length`."""
+    places = [[x, y] for y in range(height) for x in range(width)]
+    return integers(places + [[-1, -1]] * (length - len(places)))
+
+
+GRID: Elements = {"pixel_values": ones(24, 6), "image_grid_thw": integers([1, 4, 6])}
+TILES: Elements = {"pixel_values": ones(3, 3, 8, 8), "num_patches": integers(3)}
+MASKED: Elements = TILES | {"pixel_attention_mask": ones(3, 8, 8, dtype="int64")}
+SHAPED: Elements = {
+    "pixel_values": ones(2, 64, 6),
+    "num_patches": integers(2),
+    "spatial_shapes": integers([[4, 4], [8, 6]]),
+}
+PHI3: Elements = {"pixel_values": ones(5, 3, 336, 336), "image_sizes": integers([336, 672])}
+PLACED: Elements = {
+    "pixel_values": ones(36, 5),
+    "pixel_position_ids": raster(6, 4, 36),
+}
+FILM: Elements = {
+    "pixel_values_videos": ones(2, 36, 5),
+    "pixel_position_ids_videos": np.stack([raster(6, 4, 36)] * 2),
+    "video_frame_counts": integers(2),
+    "video_num_soft_tokens": [6, 6],
+}
+SPECTRUM: Elements = {"spectrum": ones(8, 230), "length": integers(230)}
+HEARD: Elements = {
+    "input_features_padded": ones(99, 8),
+    "input_features_mask": np.arange(99) < 97,
+}
+PICTURE: Elements = {
+    "pixel_values_flat": ones(3, 64, 96),
+    "imgs_sizes": [64, 96],
+    "num_tokens_per_image": 6,
+}
+CLIPS: Elements = {
+    "input_audio_features": ones(2, 50, 8),
+    "feature_attention_mask": np.stack([np.arange(50) < 50, np.arange(50) < 20]),
+    "audio_num_clips": integers(2),
+}
+CROPPED: Elements = {
+    "pixel_values": ones(3, 8, 8),
+    "images_crop": ones(6, 3, 4, 4),
+    "images_spatial_crop": integers([2, 3]),
+}
+
+GRID_RULE = grids.grid(2, "pixel_values", "image_grid_thw")
+SPECTRUM_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length")
+
+RULES: Mapping[str, tuple[Rule, Elements, int]] = {
+    "grid": (GRID_RULE, GRID, 6),
+    "tiles": (tiles.counted_tiles(4), TILES, 12),
+    "masked tiles": (tiles.masked_tiles(4), MASKED, 12),
+    "shaped tiles": (tiles.shaped_tiles(2), SHAPED, 16),
+    "tiles with newlines": (tiles.newline_tiles, PHI3, 3 * 144 + 1 + 2 * 12),
+    "one size": (tiles.one_size(256), {"pixel_values": ones(3, 8, 8)}, 256),
+    "frames": (tiles.frames(9, "film", newline=1), {"film": ones(5, 3, 8, 8)}, 46),
+    "cropped": (tiles.cropped(16, 4), CROPPED, 16 + 24 + 1),
+    "placed patches": (positions.placed_patches(2, 100), PLACED, 6),
+    "placed frames": (positions.placed_frames(2, 100), FILM, 12),
+    "spectrum": (SPECTRUM_RULE, SPECTRUM, 30),
+    "masked spectrum": (sounds.masked_spectrum(sounds.halved_twice), HEARD, 25),
+    "padded sound": (sounds.padded_sound(188), HEARD, 188),
+    "waveform": (sounds.waveform(lambda samples: samples // 160), {"audio_arrays": ones(1600)}, 10),
+    "picture": (nemotron.sized_picture(16, 2), PICTURE, 6),
+    "clips": (nemotron.clips(sounds.halved_thrice), CLIPS, 7 + 3),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_counts_what_the_encoder_makes(name: str) -> None:
+    rule, elements, expected = RULES[name]
+    assert rows(rule, elements) == expected
+
+
+def with_value(elements: Elements, key: str, index: Any, value: Any) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = elements[key].copy()
+    array[index] = value
+    return array
+
+
+WRONG: Mapping[str, tuple[str, Elements]] = {
+    "patches that the grid has not": ("grid", {"pixel_values": ones(20, 6)}),
+    "patches of another width": ("grid", {"pixel_values": ones(24, 5)}),
+    "negative grid": ("grid", {"image_grid_thw": integers([1, -4, -6])}),
+    "grid that cannot be merged": ("grid", {"image_grid_thw": integers([1, 3, 8])}),
+    "grid of two sizes": ("grid", {"image_grid_thw": integers([4, 6])}),
+    "grid of fractions": ("grid", {"image_grid_thw": ones(3)}),
+    "other number of tiles": ("tiles", {"num_patches": integers(2)}),
+    "no tiles": ("tiles", {"pixel_values": ones(0, 3, 8, 8), "num_patches": integers(0)}),
+    "tiles of another size": ("tiles", {"pixel_values": ones(3, 3, 8, 9)}),
+    "tile of zeros": ("masked tiles", {"pixel_values": with_value(TILES, "pixel_values", 1, 0)}),
+    "mask of zeros": (
+        "masked tiles",
+        {"pixel_attention_mask": with_value(MASKED, "pixel_attention_mask", 1, 0)},
+    ),
+    "mask with a hole": (
+        "masked tiles",
+        {"pixel_attention_mask": with_value(MASKED, "pixel_attention_mask", (1, 3, 3), 0)},
+    ),
+    "mask of another size": (
+        "masked tiles",
+        {"pixel_attention_mask": ones(3, 8, 7, dtype="int64")},
+    ),
+    "more patches than are there": (
+        "shaped tiles",
+        {"spatial_shapes": integers([[4, 4], [10, 8]])},
+    ),
+    "side of zero": ("shaped tiles", {"spatial_shapes": integers([[4, 4], [0, 8]])}),
+    "odd side": ("shaped tiles", {"spatial_shapes": integers([[4, 4], [3, 8]])}),
+    "more tiles than are there": ("tiles with newlines", {"image_sizes": integers([672, 1008])}),
+    "size that is no tile": ("tiles with newlines", {"image_sizes": integers([336, 500])}),
+    "picture of another size": ("one size", {"pixel_values": ones(3, 8, 16)}),
+    "no frames": ("frames", {"film": ones(0, 3, 8, 8)}),
+    "other number of crops": ("cropped", {"images_spatial_crop": integers([2, 2])}),
+    "crops of zeros": ("cropped", {"images_crop": 0 * ones(6, 3, 4, 4)}),
+    "place named twice": (
+        "placed patches",
+        {"pixel_position_ids": with_value(PLACED, "pixel_position_ids", 3, [2, 0])},
+    ),
+    "place far away": (
+        "placed patches",
+        {"pixel_position_ids": with_value(PLACED, "pixel_position_ids", 3, [10**9, 0])},
+    ),
+    "padding in between": (
+        "placed patches",
+        {"pixel_position_ids": with_value(PLACED, "pixel_position_ids", 3, [-1, -1])},
+    ),
+    "nothing but padding": ("placed patches", {"pixel_position_ids": -ones(36, 2, dtype="int64")}),
+    "other count of a frame": ("placed frames", {"video_num_soft_tokens": [6, 5]}),
+    "other number of frames": ("placed frames", {"video_frame_counts": integers(3)}),
+    "length of another spectrum": ("spectrum", {"length": integers(229)}),
+    "length of nothing": ("spectrum", {"spectrum": ones(8, 0), "length": integers(0)}),
+    "mask that begins again": (
+        "masked spectrum",
+        {"input_features_mask": with_value(HEARD, "input_features_mask", 5, False)},
+    ),
+    "mask of silence": ("masked spectrum", {"input_features_mask": np.arange(99) < 0}),
+    "mask of another length": ("padded sound", {"input_features_mask": np.arange(98) < 97}),
+    "samples in two rows": ("waveform", {"audio_arrays": ones(0)}),
+    "other size of a picture": ("picture", {"imgs_sizes": [64, 64]}),
+    "other count of a picture": ("picture", {"num_tokens_per_image": 7}),
+    "odd size of a picture": (
+        "picture",
+        {"pixel_values_flat": ones(3, 48, 96), "imgs_sizes": [48, 96]},
+    ),
+    "other number of clips": ("clips", {"audio_num_clips": integers(3)}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_processor_makes_is_refused(name: str) -> None:
+    rule_name, changes = WRONG[name]
+    rule, elements, _ = RULES[rule_name]
+    with pytest.raises(InvalidRequest) as caught:
+        rows(rule, elements | changes, sample=elements)
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("item.")
+
+
+def features(item: MultiModalItem, place: PlaceholderRange, *, items: int = 1) -> Features:
+    return Features(
+        mm_hashes={"image": [f"hash-{index}" for index in range(items)]},
+        mm_placeholders={"image": [place] * items},
+        kwargs_data={"image": [item] * items},
+    )
+
+
+def limits(**changes: Any) -> MediaLimits:
+    image = ItemLimits(most=2, sample=sample_of(GRID), rule=GRID_RULE)
+    return MediaLimits(**{"items": {"image": image}} | changes)
+
+
+def refusal(given: Features, known: MediaLimits) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        check_media(given, known, hidden_size=16, dtype="float32")
+    return caught.value
+
+
+PLACE = PlaceholderRange(offset=0, length=6)
+
+
+def test_an_item_like_the_processors_is_admitted() -> None:
+    check_media(features(item_of(GRID), PLACE), limits(), hidden_size=16, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"image_grid_thw": None}, ".image_grid_thw"),
+        ({"pixel_values": ones(24, 6, dtype="float64")}, ".pixel_values"),
+        ({"pixel_values": ones(1, 24, 6)}, ".pixel_values"),
+        ({"pixel_values": 3}, ".pixel_values"),
+        ({"pixel_values": [tensor(ones(24, 6))]}, ".pixel_values"),
+        ({"another": ones(1)}, ""),
+    ],
+)
+def test_an_item_made_otherwise_is_refused(changes: Elements, where: str) -> None:
+    error = refusal(features(item_of(GRID | changes), PLACE), limits())
+    assert error.param == f"features.kwargs_data.image[0]{where}"
+
+
+def test_an_item_without_an_element_is_refused() -> None:
+    item = item_of({"pixel_values": GRID["pixel_values"]})
+    error = refusal(features(item, PLACE), limits())
+    assert error.param == "features.kwargs_data.image[0]"
+    assert "image_grid_thw, pixel_values" in error.message
+
+
+def test_another_field_is_refused() -> None:
+    item = item_of(GRID)
+    item.elements["pixel_values"] = ItemElement(
+        tensor(GRID["pixel_values"]), FlatField(slices=[[0, 24, None]], dim=99)
+    )
+    error = refusal(features(item, PLACE), limits())
+    assert error.param == "features.kwargs_data.image[0].pixel_values.field"
+    assert "flat along dimension 99, it must be batched" in error.message
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        PlaceholderRange(offset=0, length=5),
+        PlaceholderRange(offset=0, length=6, is_embed=[True] * 5 + [False]),
+        PlaceholderRange(offset=0, length=8, is_embed=[True] * 7 + [False]),
+    ],
+)
+def test_a_mask_of_another_count_is_refused(place: PlaceholderRange) -> None:
+    error = refusal(features(item_of(GRID), place), limits())
+    assert error.message == (
+        "features.kwargs_data.image[0] yields 6 embeddings, its placeholder has "
+        f"{place.num_embeds} positions for them"
+    )
+
+
+def test_too_many_items_are_refused() -> None:
+    error = refusal(features(item_of(GRID), PLACE, items=3), limits())
+    assert error.message == "features.mm_hashes.image: 3 items, at most 2 are allowed"
+
+
+def test_media_beside_supplied_embeddings_are_refused_where_the_engine_would_die() -> None:
+    given = Features(
+        mm_hashes={"image": ["a"], "prompt_embeds": ["b"]},
+        mm_placeholders={"image": [PLACE], "prompt_embeds": [PlaceholderRange(9, 2)]},
+        kwargs_data={"image": [item_of(GRID)]},
+    )
+    check_media(given, limits(), hidden_size=16, dtype="float32")
+    error = refusal(given, limits(embeds_beside_items=False))
+    assert error.param == "features.mm_hashes.prompt_embeds"
+
+
+class TestEmbeddingsInPlaceOfMedia:
+    def embeds(self, **changes: Any) -> MultiModalItem:
+        return item_of({"image_embeds": ones(6, 16)} | changes)
+
+    def test_are_admitted_where_they_are_enabled(self) -> None:
+        given = features(self.embeds(), PLACE)
+        check_media(given, limits(takes_embeds=True), hidden_size=16, dtype="float32")
+        assert refusal(given, limits()).param == "features.kwargs_data.image[0]"
+
+    @pytest.mark.parametrize(
+        "wrong", [ones(5, 16), ones(6, 15), ones(6, 0), ones(6, 16, dtype="float64"), ones(96)]
+    )
+    def test_of_another_size_are_refused(self, wrong: np.ndarray[Any, Any]) -> None:
+        error = refusal(features(self.embeds(image_embeds=wrong), PLACE), limits(takes_embeds=True))
+        assert error.param is not None
+        assert error.param.startswith("features.kwargs_data.image[0]")

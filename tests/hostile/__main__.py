@@ -1,0 +1,69 @@
+"""`python -m tests.hostile [--count N] [FAMILY ...]`: a long attack, family by family."""
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from shared_protocol.startup import vllm_cpu
+from tests.checkpoints import checkpoint
+from tests.hostile.fuzzing import Attack, attack, true_requests
+from tests.models.families import COMMON_FLAGS, FAMILIES
+from tests.models.requests import SERVED_NAME, family_chats
+from tests.pair import Pair
+
+ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_onevision")
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", default=ATTACKED)
+    parser.add_argument("--count", type=int, default=20_000, help="mutants over all families")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    vllm_cpu.prepare_environment()
+    each = -(-options.count // len(options.families))
+    failed = False
+    for name in options.families:
+        seen = attack_family(name, seed=options.seed, count=each)
+        logger.info("%s: %s", name, dict(seen.statuses))
+        for failure in seen.failures:
+            logger.error("%s: %s", name, failure)
+        failed |= bool(seen.failures)
+    sys.exit(failed)
+
+
+def attack_family(name: str, *, seed: int, count: int) -> Attack:
+    family = FAMILIES[name]
+    flags = (f"--served-model-name={SERVED_NAME}", "--max-model-len=4096", *COMMON_FLAGS)
+    logs = Path(tempfile.mkdtemp(prefix="tandem-fuzz-"))
+    with Pair(
+        checkpoint(family.checkpoint, vocab_headroom=True),
+        logs=logs,
+        flags=(*flags, *family.flags),
+        render_flags=family.front_flags,
+        generate_flags=family.engine_flags,
+    ) as pair:
+        return asyncio.run(_attack(pair, name, seed, count))
+
+
+async def _attack(pair: Pair, name: str, seed: int, count: int) -> Attack:
+    family = FAMILIES[name]
+    wanted = ("one", "two side by side", "all, in one message", "none", "with embeddings")
+    chats = [
+        chat | {"max_tokens": 3, "stream": False, "stream_options": None}
+        for case, chat in family_chats(family, pair.replicas[0].hidden_size()).items()
+        if case.partition(", ")[2] in wanted or case in wanted
+    ]
+    bodies = await true_requests(pair.url, chats)
+    return await attack(pair.replicas[0].url, bodies, seed=seed, count=count)
+
+
+if __name__ == "__main__":
+    main()
