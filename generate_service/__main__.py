@@ -36,7 +36,7 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     configure_logging_from_args(args)
 
     engine = EngineHolder(
-        lambda: Engine.start(args),
+        lambda: Engine.start(args, compare_items=settings.item_checks == "on"),
         on_failure=lambda: server.stop_after_failure(),
         retry_after_s=settings.retry_after_s,
     )

@@ -22,9 +22,9 @@ class SampleNumber:
 
 @dataclass(frozen=True)
 class SampleList:
-    """A list whose members are all made as `member` is."""
+    """A list whose members are all made as `member` is; one that was empty says nothing of them."""
 
-    member: "SampleData"
+    member: "SampleData | None"
 
 
 SampleData: TypeAlias = Union[SampleTensor, SampleNumber, SampleList]  # noqa: UP007
@@ -89,7 +89,8 @@ def _check_data(data: NestedTensor, sample: SampleData, param: str) -> None:
     elif isinstance(sample, SampleList):
         if not isinstance(data, list):
             raise InvalidRequest(f"{param} must be a list", param=param)
-        for index, member in enumerate(data):
-            _check_data(member, sample.member, f"{param}[{index}]")
+        if sample.member is not None:
+            for index, member in enumerate(data):
+                _check_data(member, sample.member, f"{param}[{index}]")
     elif isinstance(data, TensorRef | list):
         raise InvalidRequest(f"{param} must be a number", param=param)

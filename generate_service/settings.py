@@ -32,6 +32,13 @@ class GenerateSettings:
         "image of 896 x 896 is 9.6 MB, so that the default, 1 GiB, holds about a hundred.",
         default=2**30,
     )
+    item_checks: str = setting(
+        one_of("on", "off"),
+        "Whether an image, a sound or a video has to be such as the model's own processor makes "
+        "it. `off` is for a model whose processor makes items of more kinds than one, which are "
+        "then refused; a wrong item may end the engine for everybody.",
+        default="on",
+    )
     item_hashes: str = setting(
         one_of(*ITEM_HASHES),
         "By which hash the engine's caches know an image, a sound or a video. `content`: one that "

@@ -21,6 +21,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
 from generate_service.admission import ModelLimits
+from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
 from generate_service.vllm_media_limits import media_limits
 from generate_service.vllm_request import EngineRequest, decode_adapter
@@ -141,6 +142,7 @@ class Engine:
         args: Namespace,
         supported_tasks: Iterable[str],
         adapters: list[Adapter],
+        media: MediaLimits,
     ) -> None:
         self._llm = llm
         self._args = args
@@ -150,11 +152,15 @@ class Engine:
         self.supported_tasks = tuple(supported_tasks)
         self._default_sampling_params = llm.model_config.get_diff_sampling_param()
         self._info = self._gather_info()
-        self._limits = self._gather_limits()
+        self._limits = self._gather_limits(media)
 
     @classmethod
-    async def start(cls, args: Namespace) -> "Engine":
-        """Load the model and start vLLM's engine processes; the event loop stays free meanwhile."""
+    async def start(cls, args: Namespace, *, compare_items: bool) -> "Engine":
+        """Load the model and start vLLM's engine processes; the event loop stays free meanwhile.
+
+        Args:
+            compare_items: whether items have to be such as the model's processor makes them.
+        """
         engine_args = AsyncEngineArgs.from_cli_args(args)
         config = await asyncio.to_thread(
             engine_args.create_engine_config, UsageContext.OPENAI_API_SERVER
@@ -174,7 +180,10 @@ class Engine:
         ]
         for adapter in adapters:
             await llm.add_lora(decode_adapter(adapter))
-        return cls(llm, args, await llm.get_supported_tasks(), adapters)
+        media = await asyncio.to_thread(
+            media_limits, llm.model_config, llm.renderer.mm_processor, compare_items=compare_items
+        )
+        return cls(llm, args, await llm.get_supported_tasks(), adapters, media)
 
     @property
     def dead(self) -> bool:
@@ -214,7 +223,7 @@ class Engine:
             adapters=self._adapters,
         )
 
-    def _gather_limits(self) -> ModelLimits:
+    def _gather_limits(self, media: MediaLimits) -> ModelLimits:
         info = self._info
         return ModelLimits(
             served_names=info.served_model_names,
@@ -225,7 +234,7 @@ class Engine:
             enable_prompt_embeds=info.enable_prompt_embeds,
             generates=info.runner_type == "generate",
             adapters=self._adapters,
-            media=media_limits(self._llm.model_config, self._llm.renderer.mm_processor),
+            media=media,
         )
 
     def default_max_tokens(self, prompt_length: int) -> int:

@@ -71,7 +71,7 @@ def _sample_data(data: Any) -> SampleData:
     if isinstance(data, torch.Tensor):
         return SampleTensor(str(data.dtype).removeprefix("torch."), tuple(data.shape))
     if isinstance(data, list | tuple):
-        return SampleList(_sample_data(data[0]))
+        return SampleList(_sample_data(data[0]) if data else None)
     return SampleNumber()
 
 

@@ -12,12 +12,22 @@ from generate_service.vllm_item_sample import make_samples
 _QWEN3_VL: Final = ("Qwen3VLProcessingInfo", "Qwen3_5ProcessingInfo", "Qwen3_5MoeProcessingInfo")
 
 
-def media_limits(model: ModelConfig, processor: BaseMultiModalProcessor[Any] | None) -> MediaLimits:
-    """Ask the model's processor, which is None for a model that takes text only."""
+def media_limits(
+    model: ModelConfig,
+    processor: BaseMultiModalProcessor[Any] | None,
+    *,
+    compare_items: bool = True,
+) -> MediaLimits:
+    """Ask the model's processor, which is None for a model that takes text only.
+
+    Args:
+        compare_items: whether to make samples, without which no item is looked into.
+    """
     if processor is None:
         return MediaLimits()
     info = processor.info
-    most, rules, samples = info.allowed_mm_limits, find_rules(info), make_samples(processor)
+    most, rules = info.allowed_mm_limits, find_rules(info)
+    samples = make_samples(processor) if compare_items else {}
     return MediaLimits(
         items={
             modality: ItemLimits(most.get(modality), samples.get(modality), rules.get(modality))

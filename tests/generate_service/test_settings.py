@@ -35,6 +35,7 @@ def test_defaults() -> None:
         "host": "0.0.0.0",
         "port": 8100,
         "max_body_bytes": 2**30,
+        "item_checks": "on",
         "item_hashes": "content",
         "retry_after_s": 1,
     }
