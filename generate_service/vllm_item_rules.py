@@ -109,7 +109,13 @@ def _moss_audio(_: Any) -> Rules:
 
 
 def _voxtral(info: Any) -> Rules:
-    return {"audio": sounds.waveform(info.get_hf_processor().get_num_audio_tokens)}
+    extractor = info.get_hf_processor().feature_extractor
+    return {"audio": sounds.waveform(extractor.get_num_audio_tokens)}
+
+
+def _voxtral_realtime(info: Any) -> Rules:
+    audio = info.get_tokenizer().instruct.audio_encoder.audio_config
+    return {"audio": sounds.waveform(audio.num_audio_tokens)}
 
 
 def _nemotron(info: Any) -> Rules:
@@ -184,4 +190,5 @@ _BUILDERS: Mapping[str, Callable[[Any], Rules]] = {
     "Qwen3ASRProcessingInfo": _qwen3_asr,
     "MossAudioProcessingInfo": _moss_audio,
     "VoxtralProcessingInfo": _voxtral,
+    "VoxtralRealtimeProcessingInfo": _voxtral_realtime,
 }
