@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from vllm import version as vllm_version
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.entrypoints.serve.utils.fingerprint import build_system_fingerprint
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
@@ -164,6 +165,7 @@ class Engine:
             usage_context=UsageContext.OPENAI_API_SERVER,
             enable_log_requests=engine_args.enable_log_requests,
             disable_log_stats=engine_args.disable_log_stats,
+            aggregate_engine_logging=engine_args.aggregate_engine_logging,
         )
         llm._run_output_handler()
         await llm.reset_mm_cache()
@@ -211,6 +213,10 @@ class Engine:
             reasoning_parser=config.structured_outputs_config.reasoning_parser,
             vllm_version=vllm_version.__version__,
             adapters=self._adapters,
+            # The other modes say nothing of the engine.
+            fingerprints={
+                mode: build_system_fingerprint(config, mode) for mode in ("full", "hash")
+            },
         )
 
     def _gather_limits(self) -> ModelLimits:

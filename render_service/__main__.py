@@ -33,8 +33,8 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     from render_service import vllm_frontend
     from render_service.app import complete_app
     from render_service.replicas import ReplicaPool
-    from render_service.server import make_server
     from render_service.transport import GenerateTransport, TransportSettings
+    from render_service.vllm_server import make_server, refreshed_certificates
 
     configure_logging_from_args(args)
     transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
@@ -61,7 +61,8 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
         )
         server = make_server(app, args, on_drain=pool.drain)
         app.state.server = server
-        await server.serve()
+        with refreshed_certificates(server, args):
+            await server.serve()
         engine.shutdown()
     return 0
 

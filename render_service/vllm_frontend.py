@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 from vllm import envs
 from vllm import version as vllm_version
 from vllm.config import LoRAConfig, ParallelConfig, ReasoningConfig, VllmConfig
@@ -78,6 +79,7 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
         vllm_version=vllm_version.__version__,
         adapters=replica.adapters,
+        fingerprints=replica.fingerprints,
     )
 
 
@@ -99,6 +101,8 @@ async def build_frontend(
     app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
     _offer_adapters(app.state.openai_serving_models, replica.adapters)
+    if (fingerprint := replica.fingerprints.get(args.fingerprint_mode)) is not None:
+        _show_fingerprint(app.state, fingerprint)
     return app, engine
 
 
@@ -108,3 +112,10 @@ def _offer_adapters(models: OpenAIServingModels, adapters: list[Adapter]) -> Non
         models.lora_requests[adapter.name] = LoRARequest(
             adapter.name, adapter.int_id, adapter.path, base_model_name=adapter.base_model_name
         )
+
+
+def _show_fingerprint(state: State, fingerprint: str) -> None:
+    """Have answers carry the engine's fingerprint; vLLM's serving has taken this process's."""
+    for serving in state._state.values():
+        if hasattr(serving, "system_fingerprint"):
+            serving.system_fingerprint = fingerprint

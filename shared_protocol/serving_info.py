@@ -17,6 +17,7 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
         dtype: the model's dtype, by torch's name.
         adapters: the LoRA adapters that are loaded; the render tier offers them as models.
         structured_outputs_backend: as configured, before "auto" is resolved.
+        fingerprints: what vLLM would answer as `system_fingerprint`, by ``--fingerprint-mode``.
     """
 
     model: str
@@ -36,4 +37,5 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str
     vllm_version: str
     adapters: list[Adapter] = []
+    fingerprints: dict[str, str] = {}
     protocol_version: str = PROTOCOL_VERSION
