@@ -34,9 +34,12 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     from render_service.app import complete_app
     from render_service.replicas import ReplicaPool
     from render_service.transport import GenerateTransport, TransportSettings
-    from render_service.vllm_server import make_server, refreshed_certificates
+    from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 
     configure_logging_from_args(args)
+    if (unusable := certificates_error(args)) is not None:
+        logger.error("%s", unusable)
+        return 2
     transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
     async with (
         GenerateTransport(transport_settings) as transport,

@@ -7,6 +7,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.config import SSL_PROTOCOL_VERSION, create_ssl_context
 from vllm import envs
 from vllm.entrypoints.launchers.utils.constants import H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
 from vllm.entrypoints.launchers.utils.server_utils import get_uvicorn_log_config
@@ -38,6 +39,28 @@ def make_server(app: FastAPI, args: Namespace, *, on_drain: Callable[[], None]) 
     )
     config.load()
     return DrainingServer(config, on_drain=on_drain)
+
+
+def certificates_error(args: Namespace) -> str | None:
+    """Say why the certificates that `args` name cannot be used; None if they can."""
+    if not args.ssl_certfile:
+        for name in ("ssl_keyfile", "enable_ssl_refresh"):
+            if getattr(args, name):
+                return f"--{name.replace('_', '-')} is of use with --ssl-certfile only"
+        return None
+    try:
+        create_ssl_context(
+            args.ssl_certfile,
+            args.ssl_keyfile,
+            None,
+            SSL_PROTOCOL_VERSION,
+            args.ssl_cert_reqs,
+            args.ssl_ca_certs,
+            args.ssl_ciphers,
+        )
+    except (OSError, ValueError) as error:
+        return f"The certificates of --ssl-certfile cannot be used: {error}"
+    return None
 
 
 def _http_parser(args: Namespace) -> str:

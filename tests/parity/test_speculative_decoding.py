@@ -95,7 +95,7 @@ async def test_a_stop_string_ends_inside_a_step(
 ) -> None:
     text = (await post(client, urls[1])).json()["choices"][0]["message"]["content"]
     # Each place in the text once: those inside a step are among them.
-    stops = dict.fromkeys(text[start : start + 2] for start in range(0, len(text) - 1))
+    stops = dict.fromkeys(text[start : start + 2] for start in range(len(text) - 1))
     found = []
     for stop in stops:
         changes = {"stop": [stop], "top_logprobs": 0}
