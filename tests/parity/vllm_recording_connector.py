@@ -50,7 +50,15 @@ class RecordingConnector(KVConnectorBase_V1):
         return False, answer
 
     def _write(self, event: str, request: Any) -> None:
-        line = {"event": event, "params": request.kv_transfer_params}
+        line = {
+            "event": event,
+            # Without what vLLM adds to make it unique.
+            "request_id": request.request_id.rpartition("-")[0],
+            "kv_transfer_params": request.kv_transfer_params,
+            "session_id": request.session_id,
+            "priority": request.priority,
+            "cache_salt": request.cache_salt,
+        }
         with self._record.open("a") as record:
             record.write(json.dumps(line) + "\n")
 
