@@ -79,6 +79,8 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
         vllm_version=vllm_version.__version__,
         adapters=replica.adapters,
+        data_parallel_ranks=replica.data_parallel_ranks,
+        kv_connector=replica.kv_connector,
         fingerprints=replica.fingerprints,
     )
 
@@ -97,12 +99,13 @@ async def build_frontend(
     # documents may go to other replicas.
     args.enable_flash_late_interaction = False
     tasks = tuple(replica.supported_tasks)
-    engine = RemoteEngine(config, pool, tasks, wire=wire)
+    engine = RemoteEngine(
+        config, pool, tasks, data_parallel_ranks=replica.data_parallel_ranks, wire=wire
+    )
     app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
     _offer_adapters(app.state.openai_serving_models, replica.adapters)
-    if (fingerprint := replica.fingerprints.get(args.fingerprint_mode)) is not None:
-        _show_fingerprint(app.state, fingerprint)
+    _describe_engine(app.state, replica, args.fingerprint_mode)
     return app, engine
 
 
@@ -114,8 +117,14 @@ def _offer_adapters(models: OpenAIServingModels, adapters: list[Adapter]) -> Non
         )
 
 
-def _show_fingerprint(state: State, fingerprint: str) -> None:
-    """Have answers carry the engine's fingerprint; vLLM's serving has taken this process's."""
+def _describe_engine(state: State, replica: ServingInfo, fingerprint_mode: str) -> None:
+    """Tell vLLM's serving what it has taken from the configuration, which here is not an engine's.
+
+    A mode that the replica has no fingerprint for does not depend on the engine.
+    """
     for serving in state._state.values():
         if hasattr(serving, "system_fingerprint"):
-            serving.system_fingerprint = fingerprint
+            serving.has_kv_connector = replica.kv_connector
+            serving.system_fingerprint = replica.fingerprints.get(
+                fingerprint_mode, serving.system_fingerprint
+            )

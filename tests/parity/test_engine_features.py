@@ -177,6 +177,28 @@ def test_the_engine_is_told_what_the_monoliths_is(sides: Sides) -> None:
     assert pair == monolith
 
 
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 5000}),
+        ("/v1/completions", {"logit_bias": {"100000": 1.0}}),
+        ("/v1/responses", {"max_output_tokens": 5000}),
+    ],
+)
+def test_a_refused_request_frees_what_is_held_for_it(
+    sides: Sides, path: str, wrong: dict[str, Any]
+) -> None:
+    params = {**KV_PARAMS, "do_remote_prefill": True}
+    request_id = f"refused{path.replace('/', '-')}"
+    for side in sides.both():
+        answer = side.ask(path, request_id=request_id, kv_transfer_params=params, **wrong)
+        assert answer.status_code == 400
+    pair, monolith = [side.events(request_id) for side in sides.both()]
+    assert [event["event"] for event in monolith] == ["finished"]
+    assert monolith[0]["kv_transfer_params"] == params
+    assert pair == monolith
+
+
 def test_ec_transfer_params_name_what_the_encoder_made(sides: Sides) -> None:
     image = {"type": "image_url", "image_url": {"url": data_url(png(5))}}
     messages = [{"role": "user", "content": [image, {"type": "text", "text": "what is it"}]}]

@@ -5,6 +5,7 @@ is named by ``kv_connector_extra_config.record``; each line is one event as JSON
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class RecordingConnector(KVConnectorBase_V1):
         line = {
             "event": event,
             # Without what vLLM adds to make it unique.
-            "request_id": request.request_id.rpartition("-")[0],
+            "request_id": re.sub("-[0-9a-f]{8}$", "", request.request_id),
             "kv_transfer_params": request.kv_transfer_params,
             "session_id": request.session_id,
             "priority": request.priority,
