@@ -99,13 +99,11 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
                 log=folder / "monolith.log",
             )
         )
-        yield Sides(
-            *(
-                Side(server.url, folder / name / "kv.jsonl", folder / name / "ec")
-                for name, server in (("pair", pair), ("monolith", monolith))
-            ),
-            collector,
-        )
+        made = [
+            Side(server.url, folder / name / "kv.jsonl", folder / name / "ec")
+            for name, server in (("pair", pair), ("monolith", monolith))
+        ]
+        yield Sides(made[0], made[1], collector)
 
 
 def _engine_flags(folder: Path) -> list[str]:
@@ -237,7 +235,8 @@ def _named(name: str, trace_id: str) -> Any:
 
 
 def _unmeasured(span: Span) -> dict[str, Any]:
-    return settled({key: v for key, v in span.attributes.items() if "latency" not in key})
+    kept = {name: value for name, value in span.attributes.items() if "latency" not in name}
+    return {name: settled(value) for name, value in kept.items()}
 
 
 def test_a_salt_separates_cached_prompts(sides: Sides) -> None:
