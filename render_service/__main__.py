@@ -36,7 +36,7 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     from render_service.transport import GenerateTransport, TransportSettings
     from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 
-    configure_logging_from_args(args)
+    service_log.set_level(configure_logging_from_args(args).log_level)
     if (unusable := certificates_error(args)) is not None:
         logger.error("%s", unusable)
         return 2

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import logging
 import socket
 import ssl
 import threading
@@ -172,3 +174,22 @@ def test_the_access_log(capfd: pytest.CaptureFixture[str]) -> None:
     assert '"GET /absent HTTP/1.1" 404' in one
     assert "GET" not in log_of("--disable-uvicorn-access-log")
     assert "GET" not in log_of("--uvicorn-log-level=warning")
+
+
+def test_the_log_of_a_configuration_file(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    file = tmp_path / "logging.json"
+    handler = {"class": "logging.FileHandler", "filename": str(log)}
+    access = {"handlers": ["access"], "level": "INFO", "propagate": False}
+    config = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"access": handler},
+        "loggers": {"uvicorn.access": access},
+    }
+    file.write_text(json.dumps(config))
+    with serving(f"--logging-config.pylogging_config_file={file}") as port:
+        httpx.get(f"http://127.0.0.1:{port}/hello", trust_env=False)
+    for opened in logging.getLogger("uvicorn.access").handlers:
+        opened.close()
+    assert '"GET /hello HTTP/1.1" 200' in log.read_text()
