@@ -216,6 +216,8 @@ class Engine:
             vllm_version=vllm_version.__version__,
             adapters=self._adapters,
             data_parallel_ranks=_ranks(config.parallel_config),
+            missing_mm_embeddings=model.multimodal_config is not None
+            and model.multimodal_config.allow_missing_mm_embeddings,
             kv_connector=config.kv_transfer_config is not None,
             # The other modes say nothing of the engine.
             fingerprints={

@@ -44,6 +44,10 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
         # Which adapters there are, and how they are held, is the engine's affair.
         lora_config=LoRAConfig() if replica.adapters else None,
     )
+    if replica.missing_mm_embeddings and model_config.multimodal_config is not None:
+        # As vLLM derives it from connectors, of which this process has none.
+        model_config.multimodal_config.allow_missing_mm_embeddings = True
+        model_config.multimodal_config.enable_mm_embeds = True
     config.scheduler_config.max_num_seqs = replica.max_num_seqs
     config.scheduler_config.stream_interval = engine_args.stream_interval
     return config
@@ -80,6 +84,7 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         vllm_version=vllm_version.__version__,
         adapters=replica.adapters,
         data_parallel_ranks=replica.data_parallel_ranks,
+        missing_mm_embeddings=replica.missing_mm_embeddings,
         kv_connector=replica.kv_connector,
         fingerprints=replica.fingerprints,
     )

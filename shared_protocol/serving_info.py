@@ -19,6 +19,8 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
         structured_outputs_backend: as configured, before "auto" is resolved.
         data_parallel_ranks: how many there are for a request to choose from.
         kv_connector: whether the engine has one, which is told of requests that render refuses.
+        missing_mm_embeddings: whether embeddings of media may come through an EC or KV connector,
+            so that a request names their shape alone.
         fingerprints: what vLLM would answer as `system_fingerprint`, by ``--fingerprint-mode``.
     """
 
@@ -41,5 +43,6 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     adapters: list[Adapter] = []
     data_parallel_ranks: int = 1
     kv_connector: bool = False
+    missing_mm_embeddings: bool = False
     fingerprints: dict[str, str] = {}
     protocol_version: str = PROTOCOL_VERSION

@@ -211,6 +211,24 @@ def test_ec_transfer_params_name_what_the_encoder_made(sides: Sides) -> None:
     assert saved[0] == saved[1] != []
 
 
+def test_an_image_comes_through_the_encoder_cache(sides: Sides) -> None:
+    """Only its shape is in the request: the engine has an EC connector to take it from."""
+    text = {"type": "text", "text": "what is it"}
+    image = {"type": "image_url", "image_url": {"url": data_url(png(6))}}
+    answers = []
+    for side in sides.both():
+        messages = [{"role": "user", "content": [image, text]}]
+        seen = side.ask("/v1/chat/completions", messages=messages).json()
+        ((mm_hash, entry),) = seen["ec_transfer_params"].items()
+        part = {"type": "image_embeds", "image_embeds": entry["metadata"], "uuid": mm_hash}
+        messages = [{"role": "user", "content": [part, text]}]
+        answers.append(side.ask("/v1/chat/completions", messages=messages))
+        assert answers[-1].status_code == 200, answers[-1].text
+        assert answers[-1].json()["choices"] == seen["choices"]
+    pair, monolith = [settled(answer.json()["choices"]) for answer in answers]
+    assert pair == monolith
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_trace_reaches_the_engines_span(sides: Sides, path: str) -> None:
     spans = []
