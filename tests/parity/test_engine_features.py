@@ -124,7 +124,7 @@ def _engine_flags(folder: Path) -> list[str]:
         f"--ec-transfer-config={json.dumps(ec)}",
         "--scheduling-policy=priority",
         "--max-num-seqs=1",
-        "--block-size=16",
+        "--block-size=32",
     ]
 
 
