@@ -33,7 +33,7 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     from generate_service.engine_holder import EngineHolder
     from generate_service.vllm_engine import Engine
 
-    configure_logging_from_args(args)
+    service_log.set_level(configure_logging_from_args(args).log_level)
 
     engine = EngineHolder(
         lambda: Engine.start(args, compare_items=settings.item_checks == "on"),

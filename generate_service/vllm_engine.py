@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from vllm import version as vllm_version
+from vllm.config import ParallelConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.entrypoints.serve.utils.fingerprint import build_system_fingerprint
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.sampling_params import SamplingParams
+from vllm.tracing import log_tracing_disabled_warning
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -171,6 +174,7 @@ class Engine:
             usage_context=UsageContext.OPENAI_API_SERVER,
             enable_log_requests=engine_args.enable_log_requests,
             disable_log_stats=engine_args.disable_log_stats,
+            aggregate_engine_logging=engine_args.aggregate_engine_logging,
         )
         llm._run_output_handler()
         await llm.reset_mm_cache()
@@ -221,6 +225,14 @@ class Engine:
             reasoning_parser=config.structured_outputs_config.reasoning_parser,
             vllm_version=vllm_version.__version__,
             adapters=self._adapters,
+            data_parallel_ranks=_ranks(config.parallel_config),
+            missing_mm_embeddings=model.multimodal_config is not None
+            and model.multimodal_config.allow_missing_mm_embeddings,
+            kv_connector=config.kv_transfer_config is not None,
+            # The other modes say nothing of the engine.
+            fingerprints={
+                mode: build_system_fingerprint(config, mode) for mode in ("full", "hash")
+            },
         )
 
     def _gather_limits(self, media: MediaLimits) -> ModelLimits:
@@ -263,6 +275,9 @@ class Engine:
             Unavailable: if the engine is dead, or its queue is full: it did not take the request.
             InternalError: if the engine fails or dies while it has the request.
         """
+        if request.abort_immediately:
+            yield [await self._reject(request)]
+            return
         with _refusals():
             core_request = self._process(request)
             choices = list(_choices(core_request))
@@ -282,6 +297,16 @@ class Engine:
         finally:
             if not queue.finished and not self.dead:
                 await self._abort(core_request.request_id)
+
+    async def _reject(self, request: EngineRequest) -> TokenDelta:
+        """Have the KV connector free what is held elsewhere for a request that render refused."""
+        extra_args = request.params.extra_args if isinstance(request.params, SamplingParams) else {}
+        await self._llm.notify_kv_transfer_request_rejected(
+            request.request_id,
+            (extra_args or {}).get("kv_transfer_params", {}),
+            data_parallel_rank=request.data_parallel_rank,
+        )
+        return TokenDelta(finish_reason="abort")
 
     async def _abort(self, request_id: str) -> None:
         """Abort in the engine, although the task that calls this is being cancelled."""
@@ -307,7 +332,7 @@ class Engine:
             request.params,
             supported_tasks=self.supported_tasks,
             lora_request=request.lora,
-            trace_headers=request.trace_headers,
+            trace_headers=self._traced(request.trace_headers),
             priority=request.priority,
             data_parallel_rank=request.data_parallel_rank,
             session_id=request.session_id,
@@ -317,6 +342,12 @@ class Engine:
         processor.assign_request_id(core_request)
         return core_request
 
+    def _traced(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        if headers and self._llm.observability_config.otlp_traces_endpoint is None:
+            log_tracing_disabled_warning()
+            return None
+        return headers
+
     async def _add(
         self, choices: list[tuple[ParentRequest | None, EngineCoreRequest]], queue: DeltaQueue
     ) -> None:
@@ -325,6 +356,13 @@ class Engine:
             self._llm.output_processor.add_request(choice, None, parent, index, queue)
         for _, choice in choices:
             await self._llm.engine_core.add_request_async(choice)
+
+
+def _ranks(parallel: ParallelConfig) -> int:
+    """As vLLM's input processor counts them."""
+    local = parallel.local_engines_only
+    ranks: int = parallel.data_parallel_size_local if local else parallel.data_parallel_size
+    return ranks
 
 
 def _choices(

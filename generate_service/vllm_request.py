@@ -53,6 +53,7 @@ class EngineRequest:
     trace_headers: dict[str, str] | None
     reasoning_ended: bool | None
     reasoning_parser_kwargs: dict[str, Any] | None
+    abort_immediately: bool
 
 
 def decode_request(request: GenerateRequest, *, default_max_tokens: int | None) -> EngineRequest:
@@ -80,6 +81,7 @@ def decode_request(request: GenerateRequest, *, default_max_tokens: int | None) 
         trace_headers=request.trace_headers,
         reasoning_ended=request.reasoning_ended,
         reasoning_parser_kwargs=None if reasoning is None else msgspec.to_builtins(reasoning),
+        abort_immediately=request.abort_immediately,
     )
 
 

@@ -33,10 +33,13 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     from render_service import vllm_frontend
     from render_service.app import complete_app
     from render_service.replicas import ReplicaPool
-    from render_service.server import make_server
     from render_service.transport import GenerateTransport, TransportSettings
+    from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 
-    configure_logging_from_args(args)
+    service_log.set_level(configure_logging_from_args(args).log_level)
+    if (unusable := certificates_error(args)) is not None:
+        logger.error("%s", unusable)
+        return 2
     transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
     async with (
         GenerateTransport(transport_settings) as transport,
@@ -61,7 +64,8 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
         )
         server = make_server(app, args, on_drain=pool.drain)
         app.state.server = server
-        await server.serve()
+        with refreshed_certificates(server, args):
+            await server.serve()
         engine.shutdown()
     return 0
 

@@ -95,8 +95,14 @@ class RemoteEngine(EngineSideCalls):
         pool: ReplicaPool,
         supported_tasks: Iterable[str],
         *,
+        data_parallel_ranks: int = 1,
         wire: str = "binary",
     ) -> None:
+        """
+        Args:
+            data_parallel_ranks: how many a replica has for a request to choose from.
+            wire: "binary" or "json".
+        """
         self.vllm_config = vllm_config
         self.model_config = vllm_config.model_config
         self.renderer = renderer_from_config(vllm_config)
@@ -108,6 +114,7 @@ class RemoteEngine(EngineSideCalls):
         self._consumer = PromptConsumer(self.renderer)
         self._pool = pool
         self._supported_tasks = tuple(supported_tasks)
+        self._data_parallel_ranks = data_parallel_ranks
         self._encode, self._content_type = _ENCODINGS[wire]
 
     async def generate(
@@ -175,6 +182,7 @@ class RemoteEngine(EngineSideCalls):
             priority=priority,
             session_id=session_id,
         )
+        self._check_rank(data_parallel_rank)
         wire = GenerateRequest(
             request_id=request_id,
             token_ids=consumed.get("prompt_token_ids") or [0] * len(consumed["prompt_embeds"]),
@@ -196,6 +204,12 @@ class RemoteEngine(EngineSideCalls):
         # The client is echoed the ids that its prompt was rendered to, sentinels and all.
         core.prompt_token_ids = prompt.get("prompt_token_ids")
         return RemoteRequest(core, wire)
+
+    def _check_rank(self, rank: int | None) -> None:
+        """In place of vLLM's own check, which would go by this process's one rank."""
+        ranks = self._data_parallel_ranks
+        if rank is not None and not 0 <= rank < ranks:
+            raise VLLMValidationError(f"data_parallel_rank {rank} is out of range [0, {ranks}).")
 
     async def _run_one(
         self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
@@ -267,6 +281,29 @@ class RemoteEngine(EngineSideCalls):
                 async with contextlib.aclosing(self._run_one(request, None, outputs)) as results:
                     async for output in results:
                         yield output
+
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        *,
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        """Have a replica's KV connector free what is held elsewhere for a request refused here."""
+        wire = GenerateRequest(
+            request_id=request_id,
+            token_ids=[0],
+            sampling_params={"max_tokens": 1},
+            kv_transfer_params=kv_transfer_params,
+            protocol_version=PROTOCOL_VERSION,
+            data_parallel_rank=data_parallel_rank,
+            abort_immediately=True,
+        )
+        async with self._pool.generate(
+            self._encode(wire), content_type=self._content_type
+        ) as deltas:
+            async for _ in deltas:
+                pass
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         if not self._pool.has_ready_replica():

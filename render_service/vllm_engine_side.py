@@ -11,9 +11,6 @@ class EngineSideCalls(EngineClient):
     async def add_lora(self, *args: Any, **kwargs: Any) -> bool:
         _refuse("Loading adapters")
 
-    async def notify_kv_transfer_request_rejected(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("Rejecting a KV transfer")
-
     async def start_profile(self, *args: Any, **kwargs: Any) -> None:
         _refuse("Profiling")
 

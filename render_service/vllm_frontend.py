@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from fastapi import FastAPI
+from starlette.datastructures import State
 from vllm import envs
 from vllm import version as vllm_version
 from vllm.config import LoRAConfig, ParallelConfig, ReasoningConfig, VllmConfig
@@ -43,6 +44,10 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
         # Which adapters there are, and how they are held, is the engine's affair.
         lora_config=LoRAConfig() if replica.adapters else None,
     )
+    if replica.missing_mm_embeddings and model_config.multimodal_config is not None:
+        # As vLLM derives it from connectors, of which this process has none.
+        model_config.multimodal_config.allow_missing_mm_embeddings = True
+        model_config.multimodal_config.enable_mm_embeds = True
     config.scheduler_config.max_num_seqs = replica.max_num_seqs
     config.scheduler_config.stream_interval = engine_args.stream_interval
     return config
@@ -78,6 +83,10 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
         vllm_version=vllm_version.__version__,
         adapters=replica.adapters,
+        data_parallel_ranks=replica.data_parallel_ranks,
+        missing_mm_embeddings=replica.missing_mm_embeddings,
+        kv_connector=replica.kv_connector,
+        fingerprints=replica.fingerprints,
     )
 
 
@@ -95,10 +104,13 @@ async def build_frontend(
     # documents may go to other replicas.
     args.enable_flash_late_interaction = False
     tasks = tuple(replica.supported_tasks)
-    engine = RemoteEngine(config, pool, tasks, wire=wire)
+    engine = RemoteEngine(
+        config, pool, tasks, data_parallel_ranks=replica.data_parallel_ranks, wire=wire
+    )
     app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
     _offer_adapters(app.state.openai_serving_models, replica.adapters)
+    _describe_engine(app.state, replica, args.fingerprint_mode)
     return app, engine
 
 
@@ -108,3 +120,16 @@ def _offer_adapters(models: OpenAIServingModels, adapters: list[Adapter]) -> Non
         models.lora_requests[adapter.name] = LoRARequest(
             adapter.name, adapter.int_id, adapter.path, base_model_name=adapter.base_model_name
         )
+
+
+def _describe_engine(state: State, replica: ServingInfo, fingerprint_mode: str) -> None:
+    """Tell vLLM's serving what it has taken from the configuration, which here is not an engine's.
+
+    A mode that the replica has no fingerprint for does not depend on the engine.
+    """
+    for serving in state._state.values():
+        if hasattr(serving, "system_fingerprint"):
+            serving.has_kv_connector = replica.kv_connector
+            serving.system_fingerprint = replica.fingerprints.get(
+                fingerprint_mode, serving.system_fingerprint
+            )

@@ -88,6 +88,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         token_offsets, content_parts: members of stock vLLM's request; the first is not read, the
             second, raw media, must be null: media are made tensors on the render tier.
         pooling_params: likewise; given, nothing is generated, and `sampling_params` is not read.
+        abort_immediately: the render tier refused the request: nothing is generated, and the
+            engine's KV connector frees what `kv_transfer_params` hold for it elsewhere.
     """
 
     request_id: str
@@ -114,6 +116,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     data_parallel_rank: Int64 | None = None
     session_id: str | None = None
     trace_headers: dict[str, str] | None = None
+    abort_immediately: bool = False
 
 
 def check_request(request: GenerateRequest) -> GenerateRequest:

@@ -17,6 +17,11 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
         dtype: the model's dtype, by torch's name.
         adapters: the LoRA adapters that are loaded; the render tier offers them as models.
         structured_outputs_backend: as configured, before "auto" is resolved.
+        data_parallel_ranks: how many there are for a request to choose from.
+        kv_connector: whether the engine has one, which is told of requests that render refuses.
+        missing_mm_embeddings: whether embeddings of media may come through an EC or KV connector,
+            so that a request names their shape alone.
+        fingerprints: what vLLM would answer as `system_fingerprint`, by ``--fingerprint-mode``.
     """
 
     model: str
@@ -36,4 +41,8 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str
     vllm_version: str
     adapters: list[Adapter] = []
+    data_parallel_ranks: int = 1
+    kv_connector: bool = False
+    missing_mm_embeddings: bool = False
+    fingerprints: dict[str, str] = {}
     protocol_version: str = PROTOCOL_VERSION

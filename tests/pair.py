@@ -78,13 +78,20 @@ class Pair:
         flags: Sequence[str] = (),
         generate_flags: Sequence[str] = (),
         render_flags: Sequence[str] = (),
+        generate_env: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             flags: for both services; the others for one of them.
         """
         self.replicas = [
-            GenerateService(model, *flags, *generate_flags, log=logs / f"generate-{index}.log")
+            GenerateService(
+                model,
+                *flags,
+                *generate_flags,
+                log=logs / f"generate-{index}.log",
+                env=generate_env,
+            )
             for index in range(replicas)
         ]
         self.render = RenderService(

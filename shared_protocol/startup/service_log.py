@@ -23,5 +23,11 @@ def set_up_log() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
+def set_level(level: str) -> None:
+    """Give the services' own lines the level that ``--log-level`` gives those of vLLM."""
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(level)
+
+
 def own_version() -> str:
     return version(DISTRIBUTION)

@@ -46,13 +46,14 @@ _RENDER: Final[Mapping[str, str]] = {
         allow-credentials allowed-headers allowed-methods allowed-origins
         anthropic-disabled-thinking-effort api-key chat-template chat-template-content-format
         cohere-format cohere-is-reasoning-model default-chat-template-kwargs disable-fastapi-docs
-        disable-uvicorn-access-log enable-auto-tool-choice enable-force-include-usage
-        enable-log-deltas enable-log-outputs enable-offline-docs enable-per-request-metrics
-        enable-prompt-tokens-details enable-request-id-headers enable-scale-out
-        enable-server-load-tracking enable-tokenizer-info-endpoint
-        exclude-tools-when-tool-choice-none fingerprint-mode fingerprint-value log-error-stack
-        max-log-len middleware response-role return-tokens-as-token-ids root-path
-        sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-keyfile
+        disable-access-log-for-endpoints disable-uvicorn-access-log enable-auto-tool-choice
+        enable-force-include-usage enable-log-deltas enable-log-outputs enable-offline-docs
+        enable-per-request-metrics enable-prompt-tokens-details enable-request-id-headers
+        enable-scale-out enable-server-load-tracking enable-ssl-refresh
+        enable-tokenizer-info-endpoint exclude-tools-when-tool-choice-none fingerprint-mode
+        fingerprint-value h11-max-incomplete-event-size log-error-stack max-log-len middleware
+        response-role return-tokens-as-token-ids root-path sse-keep-alive-interval ssl-ca-certs
+        ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
         tool-call-parser tool-parser-plugin tool-server tool-strict-level
         trust-request-chat-template trust-request-mm-kwargs
     """,
@@ -67,8 +68,8 @@ _RENDER: Final[Mapping[str, str]] = {
 _GENERATE: Final[Mapping[str, str]] = {
     "Frontend": "lora-modules",
     "options": """
-        disable-log-stats fail-on-environ-validation gdn-prefill-backend kda-decode-backend
-        kda-prefill-backend shutdown-timeout
+        aggregate-engine-logging disable-log-stats fail-on-environ-validation gdn-prefill-backend
+        kda-decode-backend kda-prefill-backend shutdown-timeout
     """,
     "ModelConfig": """
         allow-deprecated-quantization disable-cascade-attn disable-sliding-window
@@ -171,10 +172,9 @@ _REFUSED: Final[Mapping[str, str]] = {
     """,
     "no route exchanges an engine's weights": "weight-transfer-config",
     "no route starts a profile": "profiler-config",
-    "the services do not pass it on yet": """
-        aggregate-engine-logging disable-access-log-for-endpoints enable-ssl-refresh
-        h11-max-header-count h11-max-incomplete-event-size ssl-ciphers
-    """,
+    "the HTTP server has no such limit, and vLLM sets one that nothing reads": (
+        "h11-max-header-count"
+    ),
     "no route changes the number of ranks": "elastic-ep-max-dp-size enable-elastic-ep",
 }
 

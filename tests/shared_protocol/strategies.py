@@ -185,6 +185,7 @@ OPTIONAL_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "data_parallel_rank": counts,
     "session_id": text,
     "trace_headers": st.dictionaries(text, text, max_size=2),
+    "abort_immediately": st.booleans(),
 }
 
 arrays = st.builds(

@@ -19,6 +19,20 @@ def test_own_lines_are_logged_after_vllm_is_imported() -> None:
     assert "still said" in run.stderr
 
 
+def test_the_level_is_that_of_the_flag() -> None:
+    code = (
+        CODE
+        + """
+service_log.set_level("WARNING")
+logging.getLogger("generate_service").info("unsaid")
+logging.getLogger("generate_service").warning("warned of")
+"""
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "unsaid" not in run.stderr
+    assert "warned of" in run.stderr
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     from shared_protocol.startup.service_log import own_version
 

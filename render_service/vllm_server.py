@@ -1,0 +1,88 @@
+"""Running the application under uvicorn, with vLLM's flags for it."""
+
+import contextlib
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.config import SSL_PROTOCOL_VERSION, create_ssl_context
+from vllm import envs
+from vllm.entrypoints.launchers.utils.constants import H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+from vllm.entrypoints.launchers.utils.server_utils import get_uvicorn_log_config
+from vllm.entrypoints.launchers.utils.ssl import SSLCertRefresher
+
+from shared_protocol.startup.server import DrainingServer
+
+
+def make_server(app: FastAPI, args: Namespace, *, on_drain: Callable[[], None]) -> DrainingServer:
+    """Make the server that `args` describe, its certificates loaded."""
+    log_config = get_uvicorn_log_config(args)
+    # Left out, uvicorn has its own; None would be no log at all.
+    options: dict[str, Any] = {} if log_config is None else {"log_config": log_config}
+    config = uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        log_level=args.uvicorn_log_level,
+        access_log=not args.disable_uvicorn_access_log,
+        timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=args.ssl_cert_reqs,
+        ssl_ciphers=args.ssl_ciphers,
+        http=_http_parser(args),
+        h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
+        **options,
+    )
+    config.load()
+    return DrainingServer(config, on_drain=on_drain)
+
+
+def certificates_error(args: Namespace) -> str | None:
+    """Say why the certificates that `args` name cannot be used; None if they can."""
+    if not args.ssl_certfile:
+        for name in ("ssl_keyfile", "enable_ssl_refresh"):
+            if getattr(args, name):
+                return f"--{name.replace('_', '-')} is of use with --ssl-certfile only"
+        return None
+    try:
+        create_ssl_context(
+            args.ssl_certfile,
+            args.ssl_keyfile,
+            None,
+            SSL_PROTOCOL_VERSION,
+            args.ssl_cert_reqs,
+            args.ssl_ca_certs,
+            args.ssl_ciphers,
+        )
+    except (OSError, ValueError) as error:
+        return f"The certificates of --ssl-certfile cannot be used: {error}"
+    return None
+
+
+def _http_parser(args: Namespace) -> str:
+    """h11 where its limit is set; httptools, which uvicorn prefers, has none."""
+    limited = args.h11_max_incomplete_event_size != H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
+    return "h11" if limited else "auto"
+
+
+@contextlib.contextmanager
+def refreshed_certificates(server: DrainingServer, args: Namespace) -> Iterator[None]:
+    """With ``--enable-ssl-refresh``, read certificates again when their files change."""
+    config = server.config
+    if not (args.enable_ssl_refresh and config.ssl):
+        yield
+        return
+    refresher = SSLCertRefresher(
+        ssl_context=config.ssl,
+        key_path=config.ssl_keyfile,
+        cert_path=config.ssl_certfile,
+        ca_path=config.ssl_ca_certs,
+    )
+    try:
+        yield
+    finally:
+        refresher.stop()
