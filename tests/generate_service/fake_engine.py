@@ -38,6 +38,7 @@ LIMITS = ModelLimits(
     enable_prompt_embeds=True,
     modalities=("image",),
     generates=True,
+    encoder_decoder=False,
     adapters=(),
 )
 

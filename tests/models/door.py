@@ -80,6 +80,7 @@ class Door:
             enable_prompt_embeds=model.enable_prompt_embeds,
             modalities=tuple(self._engine.renderer.mm_processor.info.supported_mm_limits),
             generates=True,
+            encoder_decoder=model.is_encoder_decoder,
             adapters=(),
         )
 
