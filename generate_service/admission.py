@@ -2,11 +2,16 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from shared_protocol.errors import InvalidRequest, UnknownModel
+from shared_protocol.items import supplied_key
 from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
+from shared_protocol.tensors import TensorRef
 
-PROMPT_EMBEDS_MODALITY = "prompt_embeds"
+PROMPT_EMBEDS_MODALITY: Final = "prompt_embeds"
+
+_EMBEDDING_DTYPES: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,8 @@ class ModelLimits:
     Attributes:
         modalities: those the model's processor knows, without `prompt_embeds`.
         generates: whether the model is served to generate, rather than to pool.
+        enable_mm_embeds: whether media may come as embeddings that a client has made.
+        prunes_videos: whether the model keeps but a part of a video's embeddings.
         encoder_decoder: whether the items of a prompt go to an encoder, and its text to a decoder.
         adapters: the LoRA adapters that are loaded.
     """
@@ -26,6 +33,8 @@ class ModelLimits:
     max_model_len: int
     dtype: str
     enable_prompt_embeds: bool
+    enable_mm_embeds: bool
+    prunes_videos: bool
     modalities: Collection[str]
     generates: bool
     encoder_decoder: bool
@@ -105,6 +114,8 @@ def _check_features(features: Features, limits: ModelLimits) -> None:
                 f"{', '.join(sorted(limits.modalities)) or 'text only'}",
                 param=f"features.mm_hashes.{modality}",
             )
+        else:
+            _check_supplied_items(features, modality, limits)
 
 
 def _check_embeds_items(features: Features, limits: ModelLimits) -> None:
@@ -123,6 +134,45 @@ def _check_embeds_items(features: Features, limits: ModelLimits) -> None:
                     f"{placeholder.num_embeds}",
                     param=param,
                 )
+
+
+def _check_supplied_items(features: Features, modality: str, limits: ModelLimits) -> None:
+    """Check the media that came as embeddings, which the model takes as they are."""
+    key = supplied_key(modality)
+    items = (features.kwargs_data or {}).get(modality, [])
+    for index, (item, placeholder) in enumerate(
+        zip(items, features.mm_placeholders[modality], strict=False)
+    ):
+        element = None if item is None else item.elements.get(key)
+        if element is None or element.data is None:
+            continue
+        param = f"features.kwargs_data.{modality}[{index}].{key}"
+        if not limits.enable_mm_embeds:
+            raise InvalidRequest(
+                "Media as embeddings are not enabled: start the service with --enable-mm-embeds",
+                param=param,
+            )
+        tensor = element.data
+        # Some models want what several layers of their encoder say, side by side.
+        if (
+            not isinstance(tensor, TensorRef)
+            or len(tensor.shape) != 2
+            or not tensor.shape[1]
+            or tensor.shape[1] % limits.hidden_size
+            or tensor.dtype not in _EMBEDDING_DTYPES
+        ):
+            raise InvalidRequest(
+                f"{param} must be a tensor of floats of shape (length, {limits.hidden_size})",
+                param=param,
+            )
+        if tensor.shape[0] != placeholder.num_embeds and not (
+            modality == "video" and limits.prunes_videos
+        ):
+            raise InvalidRequest(
+                f"{param} has {tensor.shape[0]} rows, its placeholder embeds "
+                f"{placeholder.num_embeds}",
+                param=param,
+            )
 
 
 def _check_prompt_embeds(embeds: PromptEmbeds, limits: ModelLimits) -> None:

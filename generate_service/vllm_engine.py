@@ -215,6 +215,8 @@ class Engine:
 
     def _gather_limits(self) -> ModelLimits:
         info = self._info
+        model = self._llm.model_config
+        media = model.multimodal_config
         processor = self._llm.renderer.mm_processor
         return ModelLimits(
             served_names=info.served_model_names,
@@ -223,8 +225,10 @@ class Engine:
             max_model_len=info.max_model_len,
             dtype=info.dtype,
             enable_prompt_embeds=info.enable_prompt_embeds,
+            enable_mm_embeds=media is not None and media.enable_mm_embeds,
+            prunes_videos=media is not None and bool(media.video_pruning_rate),
             generates=info.runner_type == "generate",
-            encoder_decoder=self._llm.model_config.is_encoder_decoder,
+            encoder_decoder=model.is_encoder_decoder,
             adapters=self._adapters,
             modalities=() if processor is None else tuple(processor.info.supported_mm_limits),
         )

@@ -32,7 +32,14 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from shared_protocol import placeholders as wire
 from shared_protocol.errors import InvalidRequest, MissingFeatures
-from shared_protocol.items import FlatField, ItemField, MultiModalItem, NestedTensor, SharedField
+from shared_protocol.items import (
+    FlatField,
+    ItemField,
+    MultiModalItem,
+    NestedTensor,
+    SharedField,
+    supplied_key,
+)
 from shared_protocol.json_codec import invalid_member
 from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
 from shared_protocol.tensors import TensorRef
@@ -159,8 +166,11 @@ def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
         modality: [_decode_item(item) for item in items if item is not None]
         for modality, items in data.items()
     }
-    for index, item in enumerate(decoded.get("prompt_embeds", ())):
-        _finite(item["embedding"].data, f"features.kwargs_data.prompt_embeds[{index}]")
+    for modality, items in decoded.items():
+        key = supplied_key(modality)
+        for index, item in enumerate(items):
+            if key in item and item[key].data is not None:
+                _finite(item[key].data, f"features.kwargs_data.{modality}[{index}]")
     return decoded
 
 

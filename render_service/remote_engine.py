@@ -132,7 +132,7 @@ class RemoteEngine(EngineSideCalls):
         """
         with translated_errors():
             if not _is_rendered(prompt):
-                prompt = await self._render(prompt, options.get("tokenization_kwargs"))
+                prompt = await self.render(prompt, options.get("tokenization_kwargs"))
             request = self.prepare(prompt, sampling_params, request_id, **options)
             self.input_processor.assign_request_id(request.core)
             outputs = RequestOutputCollector(sampling_params.output_kind, request.core.request_id)
@@ -143,8 +143,8 @@ class RemoteEngine(EngineSideCalls):
                     async for output in results:
                         yield output
 
-    async def _render(
-        self, prompt: PromptType, tokenization_kwargs: dict[str, Any] | None
+    async def render(
+        self, prompt: PromptType, tokenization_kwargs: dict[str, Any] | None = None
     ) -> EngineInput:
         """Render as the engine's input processor does; vLLM detects the language of a sound so."""
         parsed = parse_model_prompt(self.model_config, prompt)

@@ -69,13 +69,17 @@ class Pair:
         flags: Sequence[str] = (),
         generate_flags: Sequence[str] = (),
         render_flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             flags: for both services; the others for one of them.
+            env: of both services.
         """
         self.replicas = [
-            GenerateService(model, *flags, *generate_flags, log=logs / f"generate-{index}.log")
+            GenerateService(
+                model, *flags, *generate_flags, log=logs / f"generate-{index}.log", env=env
+            )
             for index in range(replicas)
         ]
         self.render = RenderService(
@@ -84,6 +88,7 @@ class Pair:
             *flags,
             *render_flags,
             log=logs / "render.log",
+            env=env,
         )
         self.url = self.render.url
 

@@ -25,6 +25,7 @@ class Speech:
     Attributes:
         flags: for every server; `engine_flags` for those that hold the model.
         heard_s: seconds of sound that the model takes at a time.
+        detects: whether the language is detected where it is not said.
         answered: names of requests, without their task, that must be answered.
     """
 
@@ -32,6 +33,7 @@ class Speech:
     heard_s: int
     flags: tuple[str, ...] = ()
     engine_flags: tuple[str, ...] = ()
+    detects: bool = False
     answered: frozenset[str] = frozenset()
 
 
@@ -43,6 +45,7 @@ MODELS = {
         "whisper",
         4,
         ("--max-model-len=448",),
+        detects=True,
         answered=_ALWAYS | {"the language is not said", "with times", "longer, with times"},
     ),
     "qwen3_asr": Speech("qwen3_asr", 30, ("--max-model-len=4096",), answered=_ALWAYS),
@@ -57,14 +60,25 @@ MODELS = {
 
 
 def said(response: httpx.Response) -> Any:
+    """The answer; a stream's added up, since steps that come together may share an event."""
     if response.headers["content-type"].startswith("application/json"):
         return settled(response.json())
-    return [_event(line) for line in response.text.splitlines() if line]
-
-
-def _event(line: str) -> Any:
-    data = line.removeprefix("data: ")
-    return data if data == "[DONE]" else settled(json.loads(data))
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert lines[-1] == "[DONE]", response.text[-300:]
+    events = [json.loads(line) for line in lines[:-1]]
+    choices = [choice for event in events for choice in event.get("choices", ())]
+    return {
+        "text": "".join(choice["delta"]["content"] for choice in choices),
+        "ends": [
+            (choice["finish_reason"], choice.get("stop_reason"))
+            for choice in choices
+            if choice.get("finish_reason")
+        ],
+        "kinds": sorted({(event.get("object"), event.get("model")) for event in events}),
+        "usage": [event["usage"] for event in events if event.get("usage")][-1:],
+        "usage in every event": all(event.get("usage") for event in events),
+        "errors": [event["error"] for event in events if "error" in event],
+    }
 
 
 def send(url: str, request: SpokenRequest) -> httpx.Response:
@@ -99,3 +113,7 @@ def test_the_whole_answer_is_the_monoliths(name: str, tmp_path: Path) -> None:
     assert answered >= model.answered
     one, another = (said(theirs[f"transcriptions: {name}"]) for name in ("one sound", "another"))
     assert one != another
+    if model.detects:
+        heard = ("with times, the language is not said", "another language is heard")
+        languages = {said(theirs[f"transcriptions: {name}"])["language"] for name in heard}
+        assert len(languages) == 2
