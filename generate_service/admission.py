@@ -21,7 +21,7 @@ class ModelLimits:
     Attributes:
         modalities: those the model's processor knows, without `prompt_embeds`.
         generates: whether the model is served to generate, rather than to pool.
-        enable_mm_embeds: whether media may come as embeddings that a client has made.
+        takes_mm_embeds: whether media may come as embeddings that a client has made.
         prunes_videos: whether the model keeps but a part of a video's embeddings.
         encoder_decoder: whether the items of a prompt go to an encoder, and its text to a decoder.
         adapters: the LoRA adapters that are loaded.
@@ -33,7 +33,7 @@ class ModelLimits:
     max_model_len: int
     dtype: str
     enable_prompt_embeds: bool
-    enable_mm_embeds: bool
+    takes_mm_embeds: bool
     prunes_videos: bool
     modalities: Collection[str]
     generates: bool
@@ -147,9 +147,10 @@ def _check_supplied_items(features: Features, modality: str, limits: ModelLimits
         if element is None or element.data is None:
             continue
         param = f"features.kwargs_data.{modality}[{index}].{key}"
-        if not limits.enable_mm_embeds:
+        if not limits.takes_mm_embeds:
             raise InvalidRequest(
-                "Media as embeddings are not enabled: start the service with --enable-mm-embeds",
+                "Media as embeddings are not taken: --enable-mm-embeds is not set, or the model's "
+                "code cannot take them",
                 param=param,
             )
         tensor = element.data

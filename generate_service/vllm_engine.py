@@ -7,6 +7,7 @@ import logging
 from argparse import Namespace
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final
 
 from vllm import version as vllm_version
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -29,6 +30,15 @@ from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
 
 logger = logging.getLogger(__name__)
+
+_TAKE_ROWS_FOR_MEDIA: Final = frozenset(
+    {
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniModel",
+        "Qwen3OmniMoeForConditionalGeneration",
+    }
+)
+"""Architectures for which vLLM takes each row of supplied embeddings for an item, and dies."""
 
 
 class DeltaQueue:
@@ -225,7 +235,9 @@ class Engine:
             max_model_len=info.max_model_len,
             dtype=info.dtype,
             enable_prompt_embeds=info.enable_prompt_embeds,
-            enable_mm_embeds=media is not None and media.enable_mm_embeds,
+            takes_mm_embeds=media is not None
+            and media.enable_mm_embeds
+            and info.architecture not in _TAKE_ROWS_FOR_MEDIA,
             prunes_videos=media is not None and bool(media.video_pruning_rate),
             generates=info.runner_type == "generate",
             encoder_decoder=model.is_encoder_decoder,

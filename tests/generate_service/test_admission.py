@@ -73,7 +73,7 @@ def test_media_as_embeddings_that_an_engine_would_fail_of(request_: GenerateRequ
 
 
 def test_media_as_embeddings_have_to_be_enabled() -> None:
-    assert "--enable-mm-embeds" in refusal(supplied(), enable_mm_embeds=False).message
+    assert "--enable-mm-embeds" in refusal(supplied(), takes_mm_embeds=False).message
 
 
 def test_the_prompt_of_an_encoder_is_for_encoder_decoders() -> None:

@@ -88,7 +88,7 @@ class Door:
             dtype="float32",
             enable_prompt_embeds=model.enable_prompt_embeds,
             modalities=tuple(self._engine.renderer.mm_processor.info.supported_mm_limits),
-            enable_mm_embeds=model.multimodal_config.enable_mm_embeds,
+            takes_mm_embeds=model.multimodal_config.enable_mm_embeds,
             prunes_videos=False,
             generates=True,
             encoder_decoder=model.is_encoder_decoder,

@@ -57,8 +57,8 @@ def sound(seed: int, frames: int, said: int | None = None) -> Part:
     }
 
 
-def supplied_media() -> Iterator[tuple[str, list[Part]]]:
-    """Yield parts of one message by name, for a model of Qwen's omni kind."""
+def supplied_pictures() -> Iterator[tuple[str, list[Part]]]:
+    """Yield parts of one message by name, for a model of Qwen's kind."""
     yield "picture", [picture(rows(1))]
     yield "another picture", [picture(rows(2))]
     yield "its grid as numbers", [picture(rows(1), grid=_GRID)]
@@ -69,13 +69,34 @@ def supplied_media() -> Iterator[tuple[str, list[Part]]]:
     yield "nothing but a new uuid", [{"type": "image_embeds", "image_embeds": None, "uuid": "new"}]
     yield "picture of another dtype", [picture(rows(1).to(torch.bfloat16))]
     yield "film", [film(rows(4))]
-    yield "sound", [sound(1, 100)]
-    yield "another sound", [sound(2, 100)]
-    yield "picture and sound", [picture(rows(1)), sound(1, 60)]
+    yield "picture and film", [picture(rows(1)), film(rows(4))]
     yield "beside a real picture", [picture(rows(1)), image_part(1, 64, 64)]
-    yield "no grid", [{"type": "image_embeds", "image_embeds": {"image_embeds": encoded(rows(1))}}]
+    yield (
+        "no grid",
+        [{"type": "image_embeds", "image_embeds": {"image_embeds": encoded(rows(1))}}],
+    )
     yield "no dictionary", [{"type": "image_embeds", "image_embeds": encoded(rows(1))}]
     yield "no tensor", [{"type": "image_embeds", "image_embeds": "AAAA"}]
     yield "no base64", [{"type": "image_embeds", "image_embeds": "!"}]
     yield "a grid of words", [picture(rows(1), grid=["one"])]
     yield "nothing at all", [{"type": "image_embeds", "image_embeds": None}]
+
+
+def supplied_sounds() -> Iterator[tuple[str, list[Part]]]:
+    """Yield parts of one message by name, for a model of Qwen's omni kind."""
+    yield "sound", [sound(1, 100)]
+    yield "another sound", [sound(2, 100)]
+    yield "two sounds", [sound(1, 100), sound(2, 60)]
+    yield "sound beside a picture", [sound(1, 60), image_part(1, 64, 64)]
+
+
+def misfits() -> Iterator[tuple[str, list[Part]]]:
+    """Yield parts by name of which an engine that took them would die, or keep what is no number.
+
+    For a model of Qwen's kind.
+    """
+    yield "too few rows", [picture(rows(1, 3))]
+    yield "too many rows", [picture(rows(1, 5))]
+    yield "rows of another width", [picture(rows(1, width=32))]
+    yield "not numbers", [picture(rows(1) * torch.nan)]
+    yield "a film of too few rows", [film(rows(1, 3))]

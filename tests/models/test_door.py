@@ -12,7 +12,7 @@ from tests.checkpoints import checkpoint
 from tests.models.door import ENCODINGS, Door, differences, placeholder
 from tests.models.families import COMMON_FLAGS, FAMILIES, chat, media_chats
 from tests.models.media import samples
-from tests.models.supplied_media import encoded, rows, supplied_media
+from tests.models.supplied_media import encoded, rows, supplied_pictures, supplied_sounds
 
 pytestmark = [
     # torch's and vLLM's own, on the way to the processors.
@@ -67,7 +67,8 @@ def test_media_come_through_as_they_were_made(
 
 
 SUPPLIED = {
-    **dict(supplied_media()),
+    **dict(supplied_pictures()),
+    **dict(supplied_sounds()),
     # For models that take one tensor for a picture, whatever its size.
     "rows alone": [{"type": "image_embeds", "image_embeds": encoded(rows(1))}],
     "two alone": [{"type": "image_embeds", "image_embeds": encoded(rows(seed))} for seed in (1, 2)],
@@ -77,10 +78,9 @@ SUPPLIED = {
 @pytest.mark.parametrize(
     ("name", "taken"),
     [
-        ("qwen2_5_omni", {"picture", "two pictures", "film", "sound", "picture and sound"}),
+        ("qwen2_5_omni", {"sound", "two sounds", "sound beside a picture"}),
         ("qwen2_vl", {"picture", "two pictures", "film"}),
         ("llava_onevision", {"rows alone", "two alone"}),
-        ("smolvlm", {"rows alone", "two alone"}),
     ],
 )
 def test_media_as_embeddings_come_through(

@@ -48,11 +48,11 @@ MODELS = {
         detects=True,
         answered=_ALWAYS | {"the language is not said", "with times", "longer, with times"},
     ),
-    "qwen3_asr": Speech("qwen3_asr", 30, ("--max-model-len=4096",), answered=_ALWAYS),
+    "qwen3_asr": Speech("qwen3_asr", 30, ("--max-model-len=1024",), answered=_ALWAYS),
     "voxtral": Speech(
         "voxtral",
         30,
-        ("--max-model-len=4096", "--tokenizer-mode=mistral", "--config-format=mistral"),
+        ("--max-model-len=1536", "--tokenizer-mode=mistral", "--config-format=mistral"),
         engine_flags=("--load-format=mistral",),
         answered=_ALWAYS,
     ),
