@@ -68,6 +68,7 @@ def supplied_pictures() -> Iterator[tuple[str, list[Part]]]:
     yield "nothing but the uuid", [{"type": "image_embeds", "image_embeds": None, "uuid": "rows-3"}]
     yield "nothing but a new uuid", [{"type": "image_embeds", "image_embeds": None, "uuid": "new"}]
     yield "picture of another dtype", [picture(rows(1).to(torch.bfloat16))]
+    yield "more rows than its grid has", [picture(rows(1, 5))]
     yield "film", [film(rows(4))]
     yield "picture and film", [picture(rows(1)), film(rows(4))]
     yield "beside a real picture", [picture(rows(1)), image_part(1, 64, 64)]
@@ -91,12 +92,11 @@ def supplied_sounds() -> Iterator[tuple[str, list[Part]]]:
 
 
 def misfits() -> Iterator[tuple[str, list[Part]]]:
-    """Yield parts by name of which an engine that took them would die, or keep what is no number.
+    """Yield parts by name, for a model of Qwen's kind, that no engine may be given.
 
-    For a model of Qwen's kind.
+    It would die of them, or keep what is no number.
     """
     yield "too few rows", [picture(rows(1, 3))]
-    yield "too many rows", [picture(rows(1, 5))]
     yield "rows of another width", [picture(rows(1, width=32))]
     yield "not numbers", [picture(rows(1) * torch.nan)]
     yield "a film of too few rows", [film(rows(1, 3))]
