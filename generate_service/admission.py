@@ -15,6 +15,7 @@ class ModelLimits:
     Attributes:
         media: what is known of the media that the model takes.
         generates: whether the model is served to generate, rather than to pool.
+        encoder_decoder: whether the items of a prompt go to an encoder, and its text to a decoder.
         adapters: the LoRA adapters that are loaded.
     """
 
@@ -26,6 +27,7 @@ class ModelLimits:
     enable_prompt_embeds: bool
     media: MediaLimits
     generates: bool
+    encoder_decoder: bool
     adapters: Collection[Adapter]
 
 
@@ -43,6 +45,7 @@ def admit(request: GenerateRequest, limits: ModelLimits) -> GenerateRequest:
             f"This model is served for requests with {wanted}", param="pooling_params"
         )
     _check_prompt(request.token_ids, limits)
+    _check_encoder_prompt(request.encoder_token_ids, limits)
     if request.features is not None:
         _check_features(request.features, limits)
     if request.prompt_embeds is not None:
@@ -67,17 +70,32 @@ def _check_prompt(token_ids: list[int], limits: ModelLimits) -> None:
             f"The prompt has {len(token_ids)} tokens, at most {longest} are allowed",
             param="token_ids",
         )
+    _check_vocabulary(token_ids, limits, "token_ids")
+
+
+def _check_encoder_prompt(token_ids: list[int] | None, limits: ModelLimits) -> None:
+    # Without an item for its encoder, or with one that has none, the engine's step fails.
+    if (token_ids is not None) != limits.encoder_decoder:
+        wanted = "must be given to" if limits.encoder_decoder else "is only for"
+        raise InvalidRequest(
+            f"encoder_token_ids {wanted} an encoder-decoder", param="encoder_token_ids"
+        )
+    if token_ids is not None:
+        _check_vocabulary(token_ids, limits, "encoder_token_ids")
+
+
+def _check_vocabulary(token_ids: list[int], limits: ModelLimits, param: str) -> None:
     if max(token_ids) >= limits.vocab_size:
         index = next(i for i, token in enumerate(token_ids) if token >= limits.vocab_size)
         raise InvalidRequest(
-            f"token_ids[{index}] is {token_ids[index]}, the model's vocabulary ends at "
+            f"{param}[{index}] is {token_ids[index]}, the model's vocabulary ends at "
             f"{limits.vocab_size - 1}",
-            param=f"token_ids[{index}]",
+            param=f"{param}[{index}]",
         )
 
 
 def _check_features(features: Features, limits: ModelLimits) -> None:
-    check_media(features, limits.media, hidden_size=limits.hidden_size, dtype=limits.dtype)
+    check_media(features, limits.media, hidden_size=limits.hidden_size)
     if PROMPT_EMBEDS_MODALITY in features.mm_hashes:
         _check_embeds_items(features, limits)
 

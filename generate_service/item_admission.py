@@ -7,12 +7,14 @@ from typing import Final
 from generate_service.item_rules.reader import ItemReader, Rule
 from generate_service.item_sample import Sample, check_like_sample
 from shared_protocol.errors import InvalidRequest
-from shared_protocol.items import BatchedField, FlatField, MultiModalItem
+from shared_protocol.items import FlatField, ItemElement, MultiModalItem, supplied_key
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import Features
 from shared_protocol.tensors import TensorRef
 
 PROMPT_EMBEDS_MODALITY: Final = "prompt_embeds"
+
+_EMBEDDING_DTYPES: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,18 @@ class MediaLimits:
     """
     Attributes:
         items: by modality, without `prompt_embeds`.
-        takes_embeds: whether an item may be the embeddings themselves.
+        takes_embeds: whether media may come as embeddings that a client has made.
+        prunes_videos: whether the model keeps but a part of a video's embeddings.
         embeds_beside_items: whether one prompt may have both media and supplied embeddings.
     """
 
     items: Mapping[str, ItemLimits] = field(default_factory=dict)
     takes_embeds: bool = False
+    prunes_videos: bool = False
     embeds_beside_items: bool = True
 
 
-def check_media(features: Features, limits: MediaLimits, *, hidden_size: int, dtype: str) -> None:
+def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) -> None:
     """Check all items but those of supplied prompt embeddings.
 
     Raises:
@@ -81,11 +85,13 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int, dt
         for index, (item, place) in enumerate(zip(items, places, strict=False)):
             if item is not None:
                 param = f"features.kwargs_data.{modality}[{index}]"
-                if limits.takes_embeds and f"{modality}_embeds" in item.elements:
-                    rows = _embeds_rows(item, f"{modality}_embeds", hidden_size, dtype, param)
-                    _check_rows(rows, place, param)
-                else:
+                supplied = item.elements.get(key := supplied_key(modality))
+                if supplied is None:
                     _check_item(item, limits.items[modality], place, param)
+                else:
+                    _check_supplied(
+                        supplied, modality, place, limits, hidden_size, f"{param}.{key}"
+                    )
 
 
 def _check_item(
@@ -115,22 +121,37 @@ def _check_rows(rows: int, place: PlaceholderRange, param: str) -> None:
         )
 
 
-def _embeds_rows(item: MultiModalItem, key: str, hidden_size: int, dtype: str, param: str) -> int:
-    element = item.elements[key]
-    param = f"{param}.{key}"
-    tensor = element.data
-    if not isinstance(tensor, TensorRef) or len(tensor.shape) != 2:
-        raise InvalidRequest(f"{param} must be a tensor with 2 dimensions", param=param)
-    rows, width = tensor.shape
-    # Some encoders put what later layers need beside each embedding.
-    if not rows or not width or width % hidden_size or tensor.dtype != dtype:
+def _check_supplied(
+    element: ItemElement,
+    modality: str,
+    place: PlaceholderRange,
+    limits: MediaLimits,
+    hidden_size: int,
+    param: str,
+) -> None:
+    """Check an item that came as embeddings, which the model takes as they are."""
+    if not limits.takes_embeds:
         raise InvalidRequest(
-            f"{param} is {tensor.dtype}{list(tensor.shape)}, it must be {dtype}[length, "
-            f"{hidden_size}]",
+            "Media as embeddings are not taken: --enable-mm-embeds is not set, or the model's "
+            "code cannot take them",
             param=param,
         )
-    if not isinstance(element.field, BatchedField | FlatField) or (
-        isinstance(element.field, FlatField) and element.field.dim != 0
+    tensor = element.data
+    if tensor is None:
+        # It comes to the engine by a connector.
+        return
+    # Some models want what several layers of their encoder say, side by side.
+    if (
+        not isinstance(tensor, TensorRef)
+        or len(tensor.shape) != 2
+        or not tensor.shape[1]
+        or tensor.shape[1] % hidden_size
+        or tensor.dtype not in _EMBEDDING_DTYPES
     ):
-        raise InvalidRequest(f"{param}.field must be batched, or flat along 0", param=param)
-    return rows
+        raise InvalidRequest(
+            f"{param} must be a tensor of floats of shape (length, {hidden_size})", param=param
+        )
+    if isinstance(element.field, FlatField) and element.field.dim != 0:
+        raise InvalidRequest(f"{param}.field must be flat along 0", param=f"{param}.field")
+    if not (modality == "video" and limits.prunes_videos):
+        _check_rows(tensor.shape[0], place, param)

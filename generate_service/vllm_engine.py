@@ -245,6 +245,7 @@ class Engine:
             dtype=info.dtype,
             enable_prompt_embeds=info.enable_prompt_embeds,
             generates=info.runner_type == "generate",
+            encoder_decoder=self._llm.model_config.is_encoder_decoder,
             adapters=self._adapters,
             media=media,
         )

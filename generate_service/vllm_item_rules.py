@@ -168,6 +168,10 @@ def _deepseek_ocr2(info: Any) -> Rules:
     return {"image": tiles.cropped(side(processor.base_size) ** 2, side(processor.image_size) ** 2)}
 
 
+def _whisper(_: Any) -> Rules:
+    return {"audio": sounds.whole_window("input_features")}
+
+
 _BUILDERS: Mapping[str, Callable[[Any], Rules]] = {
     "DeepseekOCR2ProcessingInfo": _deepseek_ocr2,
     "Gemma3ProcessingInfo": _gemma3,
@@ -190,5 +194,6 @@ _BUILDERS: Mapping[str, Callable[[Any], Rules]] = {
     "Qwen3ASRProcessingInfo": _qwen3_asr,
     "MossAudioProcessingInfo": _moss_audio,
     "VoxtralProcessingInfo": _voxtral,
+    "WhisperProcessingInfo": _whisper,
     "VoxtralRealtimeProcessingInfo": _voxtral_realtime,
 }

@@ -9,6 +9,15 @@ from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.vllm_item_rules import find_rules
 from generate_service.vllm_item_sample import make_samples
 
+_TAKE_ROWS_FOR_MEDIA: Final = frozenset(
+    {
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniModel",
+        "Qwen3OmniMoeForConditionalGeneration",
+    }
+)
+"""Architectures for which vLLM takes each row of supplied embeddings for an item, and dies."""
+
 _QWEN3_VL: Final = ("Qwen3VLProcessingInfo", "Qwen3_5ProcessingInfo", "Qwen3_5MoeProcessingInfo")
 
 
@@ -25,15 +34,21 @@ def media_limits(
     """
     if processor is None:
         return MediaLimits()
-    info = processor.info
-    most, rules = info.allowed_mm_limits, find_rules(info)
+    info, media = processor.info, model.get_multimodal_config()
+    rules = find_rules(info)
+    # With embeddings of media, a limit of 0 says that nothing but those is taken.
+    most = {
+        modality: None if media.enable_mm_embeds and not limit else limit
+        for modality, limit in info.allowed_mm_limits.items()
+    }
     samples = make_samples(processor) if compare_items else {}
     return MediaLimits(
         items={
-            modality: ItemLimits(most.get(modality), samples.get(modality), rules.get(modality))
+            modality: ItemLimits(most[modality], samples.get(modality), rules.get(modality))
             for modality in info.supported_mm_limits
         },
-        takes_embeds=model.get_multimodal_config().enable_mm_embeds,
+        takes_embeds=media.enable_mm_embeds and model.architecture not in _TAKE_ROWS_FOR_MEDIA,
+        prunes_videos=bool(media.video_pruning_rate),
         embeds_beside_items=not _has_deepstack(info),
     )
 

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from msgspec.structs import fields
 from vllm.exceptions import VLLMValidationError
-from vllm.inputs import EngineInput, embeds_input, mm_input, tokens_input
+from vllm.inputs import (
+    EncoderDecoderInput,
+    EngineInput,
+    MultiModalInput,
+    embeds_input,
+    mm_input,
+    tokens_input,
+)
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import (
     BaseMultiModalField,
@@ -25,7 +32,14 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from shared_protocol import placeholders as wire
 from shared_protocol.errors import InvalidRequest, MissingFeatures
-from shared_protocol.items import FlatField, ItemField, MultiModalItem, NestedTensor, SharedField
+from shared_protocol.items import (
+    FlatField,
+    ItemField,
+    MultiModalItem,
+    NestedTensor,
+    SharedField,
+    supplied_key,
+)
 from shared_protocol.json_codec import invalid_member
 from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
 from shared_protocol.tensors import TensorRef
@@ -93,19 +107,32 @@ def decode_adapter(adapter: Adapter) -> LoRARequest:
 
 def decode_prompt(request: GenerateRequest) -> EngineInput:
     if request.features is not None:
-        return mm_input(
-            prompt_token_ids=request.token_ids,
-            mm_kwargs=MultiModalKwargsItems(_decode_items(request.features)),
-            mm_hashes=request.features.mm_hashes,
-            mm_placeholders={
-                modality: [decode_placeholder(placeholder) for placeholder in placeholders]
-                for modality, placeholders in request.features.mm_placeholders.items()
-            },
-            cache_salt=request.cache_salt,
+        decoder = _decode_multimodal(request.token_ids, request.features, request.cache_salt)
+        if request.encoder_token_ids is None:
+            return decoder
+        return EncoderDecoderInput(
+            type="enc_dec",
+            encoder_prompt=tokens_input(request.encoder_token_ids),
+            decoder_prompt=decoder,
         )
     if request.prompt_embeds is not None:
         return _decode_embeds(request.token_ids, request.prompt_embeds, request.cache_salt)
     return tokens_input(request.token_ids, cache_salt=request.cache_salt)
+
+
+def _decode_multimodal(
+    token_ids: list[int], features: Features, cache_salt: str | None
+) -> MultiModalInput:
+    return mm_input(
+        prompt_token_ids=token_ids,
+        mm_kwargs=MultiModalKwargsItems(_decode_items(features)),
+        mm_hashes=features.mm_hashes,
+        mm_placeholders={
+            modality: [decode_placeholder(placeholder) for placeholder in placeholders]
+            for modality, placeholders in features.mm_placeholders.items()
+        },
+        cache_salt=cache_salt,
+    )
 
 
 def decode_placeholder(placeholder: wire.PlaceholderRange) -> PlaceholderRange:
@@ -141,8 +168,11 @@ def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
         modality: [_decode_item(item) for item in items if item is not None]
         for modality, items in data.items()
     }
-    for index, item in enumerate(decoded.get("prompt_embeds", ())):
-        _finite(item["embedding"].data, f"features.kwargs_data.prompt_embeds[{index}]")
+    for modality, items in decoded.items():
+        key = supplied_key(modality)
+        for index, item in enumerate(items):
+            if key in item and item[key].data is not None:
+                _finite(item[key].data, f"features.kwargs_data.{modality}[{index}]")
     return decoded
 
 

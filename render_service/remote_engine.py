@@ -19,11 +19,12 @@ from vllm.exceptions import (
     VLLMNotFoundError,
     VLLMValidationError,
 )
-from vllm.inputs import EngineInput
+from vllm.inputs import EngineInput, PromptType, split_enc_dec_input
 from vllm.lora.request import LoRARequest
 from vllm.outputs import PoolingRequestOutput, RequestOutput
 from vllm.pooling_params import PoolingParams
 from vllm.renderers import renderer_from_config
+from vllm.renderers.inputs.preprocess import parse_model_prompt
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -119,7 +120,7 @@ class RemoteEngine(EngineSideCalls):
 
     async def generate(
         self,
-        prompt: EngineInput,
+        prompt: PromptType | EngineInput,
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -128,21 +129,35 @@ class RemoteEngine(EngineSideCalls):
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one request on a replica; see `prepare` for the options.
 
+        Args:
+            prompt: rendered, or as vLLM's own engine would still render it.
+
         Raises:
             VLLMValidationError: if this tier or the replica refuses the request.
             ReplicasUnavailable: if no replica took it.
             GenerationError: if a replica took it and failed.
         """
         with translated_errors():
+            if not _is_rendered(prompt):
+                prompt = await self.render(prompt, options.get("tokenization_kwargs"))
             request = self.prepare(prompt, sampling_params, request_id, **options)
             self.input_processor.assign_request_id(request.core)
             outputs = RequestOutputCollector(sampling_params.output_kind, request.core.request_id)
-            text = prompt_text or prompt.get("prompt")
+            text = prompt_text or split_enc_dec_input(prompt)[1].get("prompt")
             run = self._run_one if sampling_params.n == 1 else self._run_choices
             with _own_faults():
                 async with contextlib.aclosing(run(request, text, outputs)) as results:
                     async for output in results:
                         yield output
+
+    async def render(
+        self, prompt: PromptType, tokenization_kwargs: dict[str, Any] | None = None
+    ) -> EngineInput:
+        """Render as the engine's input processor does; vLLM detects the language of a sound so."""
+        parsed = parse_model_prompt(self.model_config, prompt)
+        params = self.renderer.default_cmpl_tok_params.with_kwargs(**(tokenization_kwargs or {}))
+        (rendered,) = await self.renderer.render_cmpl_async([parsed], params)
+        return rendered
 
     def prepare(
         self,
@@ -166,7 +181,7 @@ class RemoteEngine(EngineSideCalls):
             InvalidRequest: if the prompt's text spells a reserved token.
             VLLMValidationError: if vLLM's input processor refuses the request.
         """
-        if not (isinstance(prompt, dict) and "type" in prompt):
+        if not _is_rendered(prompt):
             raise NotImplementedError("Only rendered prompts can be sent to a replica")
         if kv_hints is not None:
             raise NotImplementedError("KV hints do not cross to the generate service")
@@ -183,13 +198,15 @@ class RemoteEngine(EngineSideCalls):
             session_id=session_id,
         )
         self._check_rank(data_parallel_rank)
+        encoder, decoder = split_enc_dec_input(consumed)
         wire = GenerateRequest(
             request_id=request_id,
-            token_ids=consumed.get("prompt_token_ids") or [0] * len(consumed["prompt_embeds"]),
+            token_ids=decoder.get("prompt_token_ids") or [0] * len(decoder["prompt_embeds"]),
             **encode_params(params),
-            features=encode_features(consumed),
-            prompt_embeds=encode_prompt_embeds(consumed),
-            cache_salt=consumed.get("cache_salt"),
+            features=encode_features(decoder),
+            prompt_embeds=encode_prompt_embeds(decoder),
+            encoder_token_ids=None if encoder is None else encoder["prompt_token_ids"],
+            cache_salt=decoder.get("cache_salt"),
             priority=priority,
             protocol_version=PROTOCOL_VERSION,
             lora=_encode_adapter(lora_request),
@@ -202,7 +219,7 @@ class RemoteEngine(EngineSideCalls):
             else ReasoningParserKwargs(**reasoning_parser_kwargs),
         )
         # The client is echoed the ids that its prompt was rendered to, sentinels and all.
-        core.prompt_token_ids = prompt.get("prompt_token_ids")
+        core.prompt_token_ids = split_enc_dec_input(prompt)[1].get("prompt_token_ids")
         return RemoteRequest(core, wire)
 
     def _check_rank(self, rank: int | None) -> None:
@@ -344,6 +361,10 @@ class RemoteEngine(EngineSideCalls):
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.renderer.shutdown()
+
+
+def _is_rendered(prompt: PromptType | EngineInput) -> bool:
+    return isinstance(prompt, dict) and "type" in prompt
 
 
 def _choice(request: RemoteRequest, parent: ParentRequest, index: int) -> RemoteRequest:

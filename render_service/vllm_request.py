@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import torch
-from vllm.inputs import EngineInput
+from vllm.inputs import SingletonInput
 from vllm.multimodal.inputs import (
     BaseMultiModalField,
     MultiModalFlatField,
@@ -51,7 +51,7 @@ _APART: Final = ("kv_transfer_params", "ec_transfer_params")
 """Members of ``extra_args`` that the wire names outside the sampling parameters."""
 
 
-def encode_features(prompt: EngineInput) -> Features | None:
+def encode_features(prompt: SingletonInput) -> Features | None:
     """Take the multimodal items of a rendered prompt; tensors are referred to, not copied."""
     if prompt["type"] != "multimodal":
         return None
@@ -88,7 +88,7 @@ def _encode_placeholder(placeholder: PlaceholderRange) -> wire.PlaceholderRange:
     )
 
 
-def encode_prompt_embeds(prompt: EngineInput) -> PromptEmbeds | None:
+def encode_prompt_embeds(prompt: SingletonInput) -> PromptEmbeds | None:
     """Cut the supplied rows out of the full ``(prompt length, hidden_size)`` embedding."""
     if prompt["type"] != "embeds":
         return None

@@ -2,7 +2,7 @@
 
 An 8-byte little-endian length, a JSON header, and the raw bytes of the tensors. The request's
 JSON rides in the header's ``__metadata__.request``, with a tensor's name in place of the tensor;
-``token_ids`` and the ``is_embed`` masks are tensors too. Framing copies each tensor once, reading
+token ids and the ``is_embed`` masks are tensors too. Framing copies each tensor once, reading
 copies none: the tensors of a decoded request lie in the buffer it was decoded from.
 """
 
@@ -47,6 +47,7 @@ _ALIGNMENT: Final = 8
 """Tensors begin at multiples of this, so that any dtype can be viewed where it lies."""
 
 _TOKEN_IDS: Final = "token_ids"
+_ENCODER_TOKEN_IDS: Final = "encoder_token_ids"
 
 
 def encode_binary(request: GenerateRequest) -> bytes:
@@ -179,9 +180,9 @@ def _check_spans(spans: list[tuple[int, int]], length: int) -> None:
 
 
 def _named_tensors(request: GenerateRequest) -> Iterator[tuple[str, TensorRef]]:
-    count = len(request.token_ids)
-    ids = struct.pack(f"<{count}i", *request.token_ids)
-    yield _TOKEN_IDS, TensorRef("int32", (count,), ids)
+    yield _TOKEN_IDS, _ids_tensor(request.token_ids)
+    if request.encoder_token_ids is not None:
+        yield _ENCODER_TOKEN_IDS, _ids_tensor(request.encoder_token_ids)
     if request.prompt_embeds is not None:
         for index, tensor in enumerate(request.prompt_embeds.tensors):
             yield f"prompt_embeds/{index}", tensor
@@ -193,6 +194,11 @@ def _named_tensors(request: GenerateRequest) -> Iterator[tuple[str, TensorRef]]:
             yield _mask_name(modality, index), TensorRef("bool", (len(mask),), mask)
     yield from _item_tensors("", request.features.kwargs_data)
     yield from _item_tensors("metadata/", request.features.mm_metadata)
+
+
+def _ids_tensor(token_ids: list[int]) -> TensorRef:
+    count = len(token_ids)
+    return TensorRef("int32", (count,), struct.pack(f"<{count}i", *token_ids))
 
 
 def _item_tensors(
@@ -228,21 +234,18 @@ def _without_bulk(request: GenerateRequest) -> GenerateRequest:
                 for modality, placeholders in features.mm_placeholders.items()
             },
         )
-    return msgspec.structs.replace(request, token_ids=[], features=features)
+    encoder_token_ids: list[int] | None = None if request.encoder_token_ids is None else []
+    return msgspec.structs.replace(
+        request, token_ids=[], encoder_token_ids=encoder_token_ids, features=features
+    )
 
 
 def _with_bulk(request: GenerateRequest, taken: _Taken) -> GenerateRequest:
     """The request with the lists that travelled as tensors."""
-    ids = taken.take(_TOKEN_IDS)
-    if ids.dtype != "int32" or len(ids.shape) != 1:
-        raise InvalidRequest("token_ids must be an I32 tensor of one dimension", param=_TOKEN_IDS)
-    if request.token_ids:
-        raise InvalidRequest("token_ids is in the JSON and a tensor as well", param=_TOKEN_IDS)
-    token_ids = list(struct.unpack(f"<{ids.shape[0]}i", ids.data))
-    lowest = min(token_ids, default=0)
-    if lowest < 0:
-        param = f"{_TOKEN_IDS}[{token_ids.index(lowest)}]"
-        raise InvalidRequest(f"{param} is {lowest}, ids are not negative", param=param)
+    token_ids = _taken_ids(request.token_ids, _TOKEN_IDS, taken)
+    encoder_token_ids = request.encoder_token_ids
+    if encoder_token_ids is not None:
+        encoder_token_ids = _taken_ids(encoder_token_ids, _ENCODER_TOKEN_IDS, taken)
     features = request.features
     if features is not None:
         features = msgspec.structs.replace(
@@ -255,7 +258,24 @@ def _with_bulk(request: GenerateRequest, taken: _Taken) -> GenerateRequest:
                 for modality, placeholders in features.mm_placeholders.items()
             },
         )
-    return msgspec.structs.replace(request, token_ids=token_ids, features=features)
+    return msgspec.structs.replace(
+        request, token_ids=token_ids, encoder_token_ids=encoder_token_ids, features=features
+    )
+
+
+def _taken_ids(in_json: list[int], name: str, taken: _Taken) -> list[int]:
+    """The ids that travelled as the tensor `name`; the list in the JSON must be empty."""
+    ids = taken.take(name)
+    if ids.dtype != "int32" or len(ids.shape) != 1:
+        raise InvalidRequest(f"{name} must be an I32 tensor of one dimension", param=name)
+    if in_json:
+        raise InvalidRequest(f"{name} is in the JSON and a tensor as well", param=name)
+    token_ids = list(struct.unpack(f"<{ids.shape[0]}i", ids.data))
+    lowest = min(token_ids, default=0)
+    if lowest < 0:
+        param = f"{name}[{token_ids.index(lowest)}]"
+        raise InvalidRequest(f"{param} is {lowest}, ids are not negative", param=param)
+    return token_ids
 
 
 def _with_mask(placeholder: PlaceholderRange, mask: TensorRef | None) -> PlaceholderRange:

@@ -86,6 +86,11 @@ class MultiModalItem:
                 yield from nested_tensors(key, element.data)
 
 
+def supplied_key(modality: str) -> str:
+    """The key under which an item of `modality` holds embeddings that a client made, if any."""
+    return "embedding" if modality == "prompt_embeds" else f"{modality}_embeds"
+
+
 def nested_tensors(path: str, data: NestedTensor) -> Iterator[tuple[str, TensorRef]]:
     """Yield the tensors in `data` with their paths, depth first."""
     if isinstance(data, TensorRef):

@@ -90,6 +90,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         pooling_params: likewise; given, nothing is generated, and `sampling_params` is not read.
         abort_immediately: the render tier refused the request: nothing is generated, and the
             engine's KV connector frees what `kv_transfer_params` hold for it elsewhere.
+        encoder_token_ids: what the encoder of an encoder-decoder is given, with the placeholders of
+            its one item; ``token_ids`` is then what the decoder continues.
     """
 
     request_id: str
@@ -112,6 +114,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     protocol_version: str | None = None
     pooling_params: dict[str, Any] | None = None
     prompt_embeds: PromptEmbeds | None = None
+    encoder_token_ids: list[TokenId] | None = None
     lora: Adapter | None = None
     data_parallel_rank: Int64 | None = None
     session_id: str | None = None
@@ -129,8 +132,12 @@ def check_request(request: GenerateRequest) -> GenerateRequest:
     _check_version(request.protocol_version)
     if not request.token_ids:
         raise InvalidRequest("token_ids must not be empty", param="token_ids")
+    if request.encoder_token_ids is not None:
+        _check_encoder_prompt(request.encoder_token_ids, request.features)
     if request.features is not None:
-        _check_features(request.features, len(request.token_ids))
+        # The items of an encoder-decoder lie in what its encoder is given.
+        prompt = request.token_ids if (ids := request.encoder_token_ids) is None else ids
+        _check_features(request.features, len(prompt))
     if request.prompt_embeds is not None:
         if request.features is not None:
             raise InvalidRequest(
@@ -170,6 +177,24 @@ def _check_version(version: str | None) -> None:
             f"protocol_version {version!r} is not spoken here, {PROTOCOL_VERSION!r} is",
             param="protocol_version",
         )
+
+
+def _check_encoder_prompt(token_ids: list[int], features: Features | None) -> None:
+    if not token_ids:
+        raise InvalidRequest("encoder_token_ids must not be empty", param="encoder_token_ids")
+    if features is None:
+        raise InvalidRequest(
+            "encoder_token_ids stand for an item, features must hold it", param="features"
+        )
+    places = [(m, place) for m, ranges in features.mm_placeholders.items() for place in ranges]
+    # The scheduler computes the encoder's output before the decoder's first token, and at no
+    # other time.
+    for modality, place in places:
+        if place.offset or len(places) > 1:
+            raise InvalidRequest(
+                "The encoder takes one item, from its first token on",
+                param=f"features.mm_placeholders.{modality}",
+            )
 
 
 def _check_features(features: Features, prompt_length: int) -> None:

@@ -79,10 +79,12 @@ class Pair:
         generate_flags: Sequence[str] = (),
         render_flags: Sequence[str] = (),
         generate_env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             flags: for both services; the others for one of them.
+            env: of both services.
         """
         self.replicas = [
             GenerateService(
@@ -90,7 +92,7 @@ class Pair:
                 *flags,
                 *generate_flags,
                 log=logs / f"generate-{index}.log",
-                env=generate_env,
+                env=dict(env or {}) | dict(generate_env or {}),
             )
             for index in range(replicas)
         ]
@@ -100,6 +102,7 @@ class Pair:
             *flags,
             *render_flags,
             log=logs / "render.log",
+            env=env,
         )
         self.url = self.render.url
 

@@ -95,3 +95,13 @@ def waveform(embeds: Shortening) -> Rule:
         return embeds(item.count("audio_arrays"))
 
     return rows
+
+
+def whole_window(spectrum: str) -> Rule:
+    """Whisper: every sound is as long as the window."""
+
+    def rows(item: ItemReader) -> int:
+        item.fixed(spectrum)
+        return halved(item.shape(spectrum)[-1])
+
+    return rows

@@ -37,8 +37,9 @@ LIMITS = ModelLimits(
     max_model_len=INFO.max_model_len,
     dtype=INFO.dtype,
     enable_prompt_embeds=True,
-    media=MediaLimits({"image": ItemLimits(most=None, sample=None, rule=None)}),
+    media=MediaLimits({"image": ItemLimits(most=None, sample=None, rule=None)}, takes_embeds=True),
     generates=True,
+    encoder_decoder=False,
     adapters=(),
 )
 

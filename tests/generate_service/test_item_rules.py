@@ -140,6 +140,7 @@ RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "masked spectrum": (sounds.masked_spectrum(sounds.halved_twice), HEARD, 25),
     "padded sound": (sounds.padded_sound(188), HEARD, 188),
     "waveform": (sounds.waveform(lambda samples: samples // 160), {"audio_arrays": ones(1600)}, 10),
+    "whole window": (sounds.whole_window("film"), {"film": ones(8, 400)}, 200),
     "picture": (nemotron.sized_picture(16, 2), PICTURE, 6),
     "clips": (nemotron.clips(sounds.halved_thrice), CLIPS, 7 + 3),
 }
@@ -251,7 +252,7 @@ def limits(**changes: Any) -> MediaLimits:
 
 def refusal(given: Features, known: MediaLimits) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        check_media(given, known, hidden_size=16, dtype="float32")
+        check_media(given, known, hidden_size=16)
     return caught.value
 
 
@@ -259,7 +260,7 @@ PLACE = PlaceholderRange(offset=0, length=6)
 
 
 def test_an_item_like_the_processors_is_admitted() -> None:
-    check_media(features(item_of(GRID), PLACE), limits(), hidden_size=16, dtype="float32")
+    check_media(features(item_of(GRID), PLACE), limits(), hidden_size=16)
 
 
 @pytest.mark.parametrize(
@@ -322,24 +323,6 @@ def test_media_beside_supplied_embeddings_are_refused_where_the_engine_would_die
         mm_placeholders={"image": [PLACE], "prompt_embeds": [PlaceholderRange(9, 2)]},
         kwargs_data={"image": [item_of(GRID)]},
     )
-    check_media(given, limits(), hidden_size=16, dtype="float32")
+    check_media(given, limits(), hidden_size=16)
     error = refusal(given, limits(embeds_beside_items=False))
     assert error.param == "features.mm_hashes.prompt_embeds"
-
-
-class TestEmbeddingsInPlaceOfMedia:
-    def embeds(self, **changes: Any) -> MultiModalItem:
-        return item_of({"image_embeds": ones(6, 16)} | changes)
-
-    def test_are_admitted_where_they_are_enabled(self) -> None:
-        given = features(self.embeds(), PLACE)
-        check_media(given, limits(takes_embeds=True), hidden_size=16, dtype="float32")
-        assert refusal(given, limits()).param == "features.kwargs_data.image[0]"
-
-    @pytest.mark.parametrize(
-        "wrong", [ones(5, 16), ones(6, 15), ones(6, 0), ones(6, 16, dtype="float64"), ones(96)]
-    )
-    def test_of_another_size_are_refused(self, wrong: np.ndarray[Any, Any]) -> None:
-        error = refusal(features(self.embeds(image_embeds=wrong), PLACE), limits(takes_embeds=True))
-        assert error.param is not None
-        assert error.param.startswith("features.kwargs_data.image[0]")

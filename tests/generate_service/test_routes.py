@@ -177,6 +177,17 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str]] = {
     "too long": ({"token_ids": [1] * 32}, 400, "token_ids"),
     "outside the vocabulary": ({"token_ids": [1, 100]}, 400, "token_ids[1]"),
     "pooling": ({"pooling_params": {}}, 400, "pooling_params"),
+    "encoder": (
+        {
+            "encoder_token_ids": [0],
+            "features": {
+                "mm_hashes": {"image": ["h"]},
+                "mm_placeholders": {"image": [{"offset": 0, "length": 1}]},
+            },
+        },
+        400,
+        "encoder_token_ids",
+    ),
     "adapter": ({"lora": {"name": "a", "int_id": 1, "path": "/a"}}, 404, "lora"),
     "version": ({"protocol_version": "2.0"}, 400, "protocol_version"),
     "text": ({"output_mode": "text"}, 400, "output_mode"),

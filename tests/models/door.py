@@ -63,7 +63,16 @@ class Door:
         """Return vLLM's engine input for `chat`, and what would be sent to a replica."""
         request = ChatCompletionRequest.model_validate(chat)
         _, (prompt,) = await self._renderer.render_chat(request)
-        return prompt, self._engine.prepare(prompt, SamplingParams(), "request").wire
+        return prompt, self.send(prompt)
+
+    async def render_raw(self, raw: Any) -> tuple[Any, GenerateRequest]:
+        """As `render`, for a prompt that no serving class has rendered."""
+        prompt = await self._engine.render(raw)
+        return prompt, self.send(prompt)
+
+    def send(self, prompt: Any) -> GenerateRequest:
+        wire: GenerateRequest = self._engine.prepare(prompt, SamplingParams(), "request").wire
+        return wire
 
     def enter(self, wire: GenerateRequest, encoding: str) -> Any:
         """Return the engine input that a replica would make of `wire`."""
@@ -81,11 +90,12 @@ class Door:
             served_names=(),
             vocab_size=model.get_vocab_size(),
             hidden_size=model.get_hidden_size(),
-            max_model_len=MAX_MODEL_LEN,
+            max_model_len=model.max_model_len,
             dtype="float32",
             enable_prompt_embeds=model.enable_prompt_embeds,
             media=self.media,
             generates=True,
+            encoder_decoder=model.is_encoder_decoder,
             adapters=(),
         )
 
@@ -157,7 +167,7 @@ def _served(args: Any) -> ServingInfo:
         architecture="",
         vocab_size=0,
         hidden_size=0,
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=args.max_model_len,
         dtype="float32",
         enable_prompt_embeds=True,
         max_logprobs=20,

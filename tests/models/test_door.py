@@ -1,15 +1,19 @@
 """Every family's masks, items and hashes come through the wire as vLLM's processor made them."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from vllm.inputs import ExplicitEncoderDecoderPrompt
 
 from tests.checkpoints import checkpoint
 from tests.models.counts import door_counts
 from tests.models.door import ENCODINGS, Door, differences, placeholder
-from tests.models.families import COMMON_FLAGS, FAMILIES, media_chats
+from tests.models.families import COMMON_FLAGS, FAMILIES, chat, media_chats
+from tests.models.media import samples
+from tests.models.supplied_media import encoded, rows, supplied_pictures, supplied_sounds
 
 pytestmark = [
     # torch's and vLLM's own, on the way to the processors.
@@ -48,8 +52,8 @@ def test_media_come_through_as_they_were_made(
 ) -> None:
     model = FAMILIES[family]
     for modality in model.modalities:
-        for name, chat in media_chats(modality, model.most_items).items():
-            prompt, wire = loop.run_until_complete(door.render(chat))
+        for name, asked in media_chats(modality, model.most_items).items():
+            prompt, wire = loop.run_until_complete(door.render(asked))
             for encoding in ENCODINGS:
                 entered = door.enter(wire, encoding)
                 assert not differences(prompt, entered), (modality, name, encoding)
@@ -63,6 +67,57 @@ def test_media_come_through_as_they_were_made(
                 assert count.tensors == count.mask, (modality, name, count)
             if modality == "audio in video":
                 check_woven(prompt)
+
+
+SUPPLIED = {
+    **dict(supplied_pictures()),
+    **dict(supplied_sounds()),
+    # For models that take one tensor for a picture, whatever its size.
+    "rows alone": [{"type": "image_embeds", "image_embeds": encoded(rows(1))}],
+    "two alone": [{"type": "image_embeds", "image_embeds": encoded(rows(seed))} for seed in (1, 2)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("qwen2_5_omni", {"sound", "two sounds", "sound beside a picture"}),
+        ("qwen2_vl", {"picture", "two pictures", "film"}),
+        ("llava_onevision", {"rows alone", "two alone"}),
+    ],
+)
+def test_media_as_embeddings_come_through(
+    name: str, taken: set[str], loop: asyncio.AbstractEventLoop
+) -> None:
+    opened = loop.run_until_complete(
+        Door.open(checkpoint(name), "--enable-mm-embeds", '--limit-mm-per-prompt={"image": 4}')
+    )
+    with contextlib.closing(opened) as door:
+        for kind in taken:
+            prompt, wire = loop.run_until_complete(door.render(chat("text", SUPPLIED[kind])))
+            for encoding in ENCODINGS:
+                entered = door.enter(wire, encoding)
+                assert not differences(prompt, entered), (kind, encoding)
+
+
+def test_the_prompts_of_an_encoder_decoder_come_through(loop: asyncio.AbstractEventLoop) -> None:
+    heard = ExplicitEncoderDecoderPrompt(
+        encoder_prompt={
+            "prompt": "",
+            "multi_modal_data": {"audio": (samples(1, 2.0, 16_000).astype("f4"), 16_000)},
+        },
+        decoder_prompt={"prompt": "<|startoftranscript|>"},
+    )
+    opened = loop.run_until_complete(Door.open(checkpoint("whisper"), "--max-model-len=448"))
+    with contextlib.closing(opened) as door:
+        prompt, wire = loop.run_until_complete(door.render_raw(heard))
+        for encoding in ENCODINGS:
+            entered = door.enter(wire, encoding)
+            encoder, decoder = entered["encoder_prompt"], entered["decoder_prompt"]
+            assert entered["type"] == "enc_dec"
+            assert encoder["prompt_token_ids"] == prompt["encoder_prompt"]["prompt_token_ids"]
+            assert decoder["prompt_token_ids"] == prompt["decoder_prompt"]["prompt_token_ids"]
+            assert not differences(prompt["decoder_prompt"], decoder)
 
 
 def check_woven(prompt: Any) -> None:

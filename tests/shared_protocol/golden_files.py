@@ -134,6 +134,15 @@ REQUESTS: Final = {
             [EmbedSpan(1, 2), EmbedSpan(4, 2)], [EMBEDDING, OTHER_EMBEDDING]
         ),
     ),
+    "encoder_decoder": GenerateRequest(
+        request_id="golden",
+        token_ids=[1, 3],
+        sampling_params={},
+        encoder_token_ids=[0, 0, 0, 0],
+        features=Features(
+            {"audio": ["beef"]}, {"audio": [PlaceholderRange(0, 4)]}, {"audio": [AUDIO]}
+        ),
+    ),
     "pooling": GenerateRequest(
         request_id="golden",
         token_ids=[1, 15, 2],

@@ -135,6 +135,23 @@ def features(draw: st.DrawFn, prompt_length: int) -> Features:
 
 
 @st.composite
+def encoder_prompts(draw: st.DrawFn) -> dict[str, Any]:
+    """The members of a request to an encoder-decoder: its one item begins with the prompt."""
+    length = draw(st.integers(1, 12))
+    placeholder = PlaceholderRange(0, draw(st.integers(1, length)))
+    item = draw(items | st.none())
+    modality = draw(st.sampled_from(MODALITIES))
+    return {
+        "encoder_token_ids": draw(
+            st.lists(st.integers(0, MAX_TOKEN_ID), min_size=length, max_size=length)
+        ),
+        "features": Features(
+            {modality: [draw(text.filter(bool))]}, {modality: [placeholder]}, {modality: [item]}
+        ),
+    }
+
+
+@st.composite
 def prompt_embeds(draw: st.DrawFn, prompt_length: int) -> PromptEmbeds:
     bounds = draw(
         st.lists(st.integers(0, prompt_length), min_size=2, max_size=6, unique=True).map(sorted)
@@ -155,6 +172,7 @@ def requests(draw: st.DrawFn) -> GenerateRequest:
             st.fixed_dictionaries({}),
             st.fixed_dictionaries({"features": features(len(token_ids))}),
             st.fixed_dictionaries({"prompt_embeds": prompt_embeds(len(token_ids))}),
+            encoder_prompts(),
         )
     )
     optional = draw(st.fixed_dictionaries({}, optional=OPTIONAL_MEMBERS))

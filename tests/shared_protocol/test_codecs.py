@@ -19,7 +19,8 @@ from tests.shared_protocol.bodies import DECODERS, ENCODERS, header_of
 
 
 def test_random_requests_have_every_member() -> None:
-    always = {"request_id", "token_ids", "sampling_params", "features", "prompt_embeds"}
+    always = {"request_id", "token_ids", "sampling_params"}
+    always |= {"features", "prompt_embeds", "encoder_token_ids"}
     of_one_value = {"content_parts", "output_mode"}
     expected = set(GenerateRequest.__struct_fields__) - always - of_one_value
     assert strategies.OPTIONAL_MEMBERS.keys() == expected
@@ -139,14 +140,16 @@ def image_request(placeholder: PlaceholderRange, item: MultiModalItem) -> Genera
 def items_and_embeds(request: GenerateRequest) -> Iterator[TensorRef]:
     """Every tensor but those that become lists."""
     for name, tensor in expected_tensors(request):
-        if name != "token_ids" and not name.startswith("placeholder/"):
+        if not name.endswith("token_ids") and not name.startswith("placeholder/"):
             yield tensor
 
 
 def expected_tensors(request: GenerateRequest) -> Iterator[tuple[str, TensorRef]]:
     """Every tensor under the name that the binary form has for it."""
-    ids = b"".join(token_id.to_bytes(4, "little") for token_id in request.token_ids)
-    yield "token_ids", TensorRef("int32", (len(request.token_ids),), ids)
+    for name in ("token_ids", "encoder_token_ids"):
+        if (token_ids := getattr(request, name)) is not None:
+            data = b"".join(token_id.to_bytes(4, "little") for token_id in token_ids)
+            yield name, TensorRef("int32", (len(token_ids),), data)
     if request.prompt_embeds is not None:
         for index, tensor in enumerate(request.prompt_embeds.tensors):
             yield f"prompt_embeds/{index}", tensor

@@ -274,6 +274,10 @@ BAD_CONTAINERS = {
         "I32 tensor of one dimension",
     ),
     "token_ids twice": (container(TEXT), "in the JSON and a tensor as well"),
+    "no encoder_token_ids": (
+        container(TEXT_IN_CONTAINER | {"encoder_token_ids": []}),
+        "no tensor 'encoder_token_ids'",
+    ),
     "an element that names no tensor": (
         container(
             TEXT_IN_CONTAINER

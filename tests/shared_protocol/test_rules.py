@@ -47,6 +47,11 @@ def video_and_audio(video: PlaceholderRange, audio: PlaceholderRange) -> Generat
     )
 
 
+def encoded(*placeholders: PlaceholderRange, **members: Any) -> GenerateRequest:
+    """A request to an encoder-decoder, with the longer prompt for its encoder."""
+    return replace(images(*placeholders), **{"encoder_token_ids": [0] * 20, **members})
+
+
 def rows(count: int) -> TensorRef:
     return TensorRef("float16", (count, 2), bytes(4 * count))
 
@@ -71,6 +76,7 @@ KEPT = {
         PlaceholderRange(1, 4, [True, False, True, True]), PlaceholderRange(2, 1)
     ),
     "embeddings": embeds((0, 3), (3, 1), (8, 2)),
+    "an encoder's prompt": encoded(PlaceholderRange(0, 20)),
 }
 
 BROKEN = {
@@ -172,6 +178,36 @@ BROKEN = {
         text(features=IMAGE.features, prompt_embeds=embeds((0, 1)).prompt_embeds),
         "prompt_embeds",
         "exclude each other",
+    ),
+    "empty prompt of the encoder": (
+        encoded(DENSE, encoder_token_ids=[]),
+        "encoder_token_ids",
+        "must not be empty",
+    ),
+    "negative token of the encoder's": (
+        encoded(DENSE, encoder_token_ids=[0, -1]),
+        "encoder_token_ids[1]",
+        "",
+    ),
+    "prompt of the encoder without an item": (
+        text(encoder_token_ids=[0]),
+        "features",
+        "features must hold it",
+    ),
+    "beyond the encoder's prompt": (
+        encoded(PlaceholderRange(0, 21)),
+        "features.mm_placeholders.image[0]",
+        "21 positions from 0 on do not fit a prompt of 20",
+    ),
+    "two items for the encoder": (
+        encoded(PlaceholderRange(0, 1), PlaceholderRange(1, 1)),
+        "features.mm_placeholders.image",
+        "takes one item",
+    ),
+    "an item behind the encoder's first token": (
+        encoded(PlaceholderRange(1, 1)),
+        "features.mm_placeholders.image",
+        "from its first token on",
     ),
     "no embeddings": (embeds(), "prompt_embeds", "0 spans and 0 tensors"),
     "fewer embeddings than spans": (
