@@ -17,6 +17,9 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
         dtype: the model's dtype, by torch's name.
         adapters: the LoRA adapters that are loaded; the render tier offers them as models.
         structured_outputs_backend: as configured, before "auto" is resolved.
+        structured_outputs_options: the switches of vLLM's configuration that are on, by name.
+        reasoning_token_ids: what begins the thinking, what ends it when its budget is spent, and
+            what ends it otherwise; empty where a request cannot have a budget.
     """
 
     model: str
@@ -35,5 +38,7 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_backend: str
     reasoning_parser: str
     vllm_version: str
+    structured_outputs_options: list[str] = []
+    reasoning_token_ids: list[list[int]] = []
     adapters: list[Adapter] = []
     protocol_version: str = PROTOCOL_VERSION
