@@ -178,6 +178,22 @@ async def test_the_pair_answers_as_vllm_does(name: str) -> None:
     }
 
 
+async def test_stop_strings_and_choices() -> None:
+    text = FAMILIES["hermes, qwen3"].outputs["thought, text and two calls"]
+    async with front_ends(*FAMILIES["hermes, qwen3"].flags) as both:
+        token_ids = both.encode(text + TURN_END)
+        for stop in ("weather", "Well", '"days"', "</tool_call>"):
+            request = tool_request(CHAT, max_tokens=len(token_ids), stop=stop)
+            for steps in ways_to_cut(token_ids, random.Random(stop)).values():
+                both.script(steps, FinishReason.STOP)
+                plain = await both.ask(CHAT, request)
+                assert plain.body["choices"][0]["stop_reason"] == stop
+                await both.ask(CHAT, request | {"stream": True})
+        request = tool_request(CHAT, max_tokens=len(token_ids), n=3, temperature=0.5)
+        plain = await both.ask(CHAT, request)
+        assert [len(choice["message"]["tool_calls"]) for choice in plain.body["choices"]] == [2] * 3
+
+
 async def test_parsers_of_a_plugin(tmp_path: Path) -> None:
     plugin = write_parser_plugin(tmp_path / "plugin_of_test.py", name="of_a_plugin")
     flags = (
