@@ -38,7 +38,7 @@ def test_a_budget_ends_the_thinking(thinker: Thinker, budget: int) -> None:
     assert answer["text"]
     tokens = ask_both(thinker, CHAT, **request)["usage"]["completion_tokens_details"]
     free = ask_both(thinker, CHAT, **CHAT_REQUEST, thinking_token_budget=-1)
-    assert free["choices"][0]["message"]["content"] is None
+    assert not free["choices"][0]["message"]["content"]
     assert tokens["reasoning_tokens"] < budget + 12
 
 

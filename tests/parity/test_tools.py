@@ -17,6 +17,7 @@ from tests.parity.tool_requests import (
     ONE_CALL,
     PATHS,
     REQUIRED,
+    SOON_OVER,
     tool_request,
 )
 
@@ -50,7 +51,7 @@ def test_without_a_call(thinker: Thinker, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_required(thinker: Thinker, path: str) -> None:
-    answer = say(thinker, path, **REQUIRED[path], **NO_THINKING[path])
+    answer = say(thinker, path, **REQUIRED[path], **NO_THINKING[path], **SOON_OVER[path])
     assert answer["calls"]
     assert not answer["text"]
     check_calls(answer["calls"])
@@ -72,7 +73,8 @@ def test_one_call_at_most(thinker: Thinker, path: str) -> None:
 
 def test_several_calls(thinker: Thinker) -> None:
     # More tokens than one call has.
-    answer = say(thinker, CHAT, tool_choice="required", min_tokens=90, **NO_THINKING[CHAT])
+    request = {**REQUIRED[CHAT], **NO_THINKING[CHAT], **SOON_OVER[CHAT], "min_tokens": 90}
+    answer = say(thinker, CHAT, **request)
     assert len(answer["calls"]) > 1
     assert answer["ended"] == "tool_calls"
     check_calls(answer["calls"])

@@ -55,6 +55,15 @@ NO_THINKING: dict[str, Body] = {
     MESSAGES: {"thinking": {"type": "disabled"}},
 }
 
+# Where a grammar allows the turn to end, a random model may as well write call after call.
+# Anthropic's API has no such member; there the last call is cut off, and left out of the answer.
+TURN_END_ID = 2
+SOON_OVER: dict[str, Body] = {
+    CHAT: {"logit_bias": {str(TURN_END_ID): 20.0}},
+    RESPONSES: {"logit_bias": {str(TURN_END_ID): 20.0}},
+    MESSAGES: {},
+}
+
 
 def tool_request(path: str, *, max_tokens: int, **more: Any) -> Body:
     """A greedy request to `path` that offers two tools; `more` are further members of its body."""
