@@ -32,6 +32,7 @@ from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
 from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
+from shared_protocol.startup.vllm_facts import reasoning_token_ids, structured_outputs_options
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +223,9 @@ class Engine:
             supported_tasks=list(self.supported_tasks),
             generation_config=model.generation_config,
             structured_outputs_backend=config.structured_outputs_config.backend,
+            structured_outputs_options=structured_outputs_options(config),
             reasoning_parser=config.structured_outputs_config.reasoning_parser,
+            reasoning_token_ids=reasoning_token_ids(config),
             vllm_version=vllm_version.__version__,
             adapters=self._adapters,
             data_parallel_ranks=_ranks(config.parallel_config),

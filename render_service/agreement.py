@@ -18,7 +18,9 @@ _EQUAL_FIELDS: Final = (
     "runner_type",
     "generation_config",
     "structured_outputs_backend",
+    "structured_outputs_options",
     "reasoning_parser",
+    "reasoning_token_ids",
     "vllm_version",
 )
 """Not among them: names and paths of the model, which are each host's own, and its capacity."""

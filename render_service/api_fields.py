@@ -54,6 +54,7 @@ _REASONING: Final = Effect(
     Place.RENDER,
     "in the prompt and for parsing the answer; a budget becomes a sampling parameter",
 )
+_EFFORT: Final = Effect(Place.RENDER, "in the prompt and for parsing the answer")
 _TEXT: Final = Effect(Place.RENDER, "makes the text of the answer")
 _ANSWER: Final = Effect(Place.RENDER, "says what is in the answer and how it comes")
 _CHOICES: Final = Effect(Place.RENDER, "each choice is a request of its own to an engine")
@@ -185,7 +186,7 @@ REQUESTS: Final[Mapping[str, Request]] = {
                 media_io_kwargs mm_processor_kwargs
             """,
             _TOOLS: "tools tool_choice parallel_tool_calls",
-            _REASONING: "reasoning",
+            _EFFORT: "reasoning",
             _SAMPLING: """
                 temperature top_p top_k min_p seed frequency_penalty presence_penalty
                 repetition_penalty logit_bias max_output_tokens stop_token_ids ignore_eos

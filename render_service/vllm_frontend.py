@@ -18,6 +18,7 @@ from render_service.remote_engine import RemoteEngine
 from render_service.replicas import ReplicaPool
 from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
+from shared_protocol.startup.vllm_facts import reasoning_token_ids, structured_outputs_options
 
 
 def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
@@ -80,7 +81,9 @@ def own_info(args: Namespace, config: VllmConfig, replica: ServingInfo) -> Servi
         supported_tasks=replica.supported_tasks,
         generation_config=model.generation_config,
         structured_outputs_backend=config.structured_outputs_config.backend,
+        structured_outputs_options=structured_outputs_options(config),
         reasoning_parser=config.structured_outputs_config.reasoning_parser,
+        reasoning_token_ids=reasoning_token_ids(config),
         vllm_version=vllm_version.__version__,
         adapters=replica.adapters,
         data_parallel_ranks=replica.data_parallel_ranks,

@@ -22,6 +22,9 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
         missing_mm_embeddings: whether embeddings of media may come through an EC or KV connector,
             so that a request names their shape alone.
         fingerprints: what vLLM would answer as `system_fingerprint`, by ``--fingerprint-mode``.
+        structured_outputs_options: the switches of vLLM's configuration that are on, by name.
+        reasoning_token_ids: what begins the thinking, what ends it when its budget is spent, and
+            what ends it otherwise; empty where a request cannot have a budget.
     """
 
     model: str
@@ -40,6 +43,8 @@ class ServingInfo(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs_backend: str
     reasoning_parser: str
     vllm_version: str
+    structured_outputs_options: list[str] = []
+    reasoning_token_ids: list[list[int]] = []
     adapters: list[Adapter] = []
     data_parallel_ranks: int = 1
     kv_connector: bool = False

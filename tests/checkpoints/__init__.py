@@ -13,7 +13,7 @@ FAMILIES = (
     *NAMES,
     *("deepseek_ocr2", "gemma3n", "gemma4", "idefics3", "lfm2_vl", "llava_onevision", "mimo_omni"),
     *("moss_audio", "nemotron_omni", "phi3_v", "qwen2_5_omni", "qwen2_5_vl", "qwen3_5"),
-    *("qwen3_asr", "qwen3_omni", "qwen3_vl", "voxtral", "voxtral_realtime", "whisper"),
+    *("qwen3", "qwen3_asr", "qwen3_omni", "qwen3_vl", "voxtral", "voxtral_realtime", "whisper"),
 )
 """All that can be built; those beyond `NAMES` are for tests of their family."""
 

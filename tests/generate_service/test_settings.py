@@ -3,10 +3,12 @@
 import warnings
 from argparse import Namespace
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from generate_service.settings import COMMAND_LINE, GenerateSettings, parse_generate_args
+from tests.parser_plugin import write_parser_plugin
 
 with warnings.catch_warnings():
     # torch warns of its own functions while vLLM is imported.
@@ -118,6 +120,23 @@ def test_what_vllm_finds_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys, "--model=m", TANDEM_DTYPE="int3").startswith(
         "--dtype (TANDEM_DTYPE): invalid choice: 'int3'"
     )
+
+
+def test_an_unknown_reasoning_parser_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capsys, "--model=m", "--reasoning-parser=qwen33").startswith(
+        "--reasoning-parser (TANDEM_REASONING_PARSER): 'qwen33' is not one of "
+    )
+
+
+def test_a_reasoning_parser_comes_from_a_plugin(tmp_path: Path) -> None:
+    from vllm.reasoning import ReasoningParserManager
+
+    plugin = write_parser_plugin(tmp_path / "plugin_of_generate.py", name="mine_on_generate")
+    parse(
+        *("--model=m", f"--reasoning-parser-plugin={plugin}"),
+        "--reasoning-parser=mine_on_generate",
+    )
+    assert "mine_on_generate" in ReasoningParserManager.list_registered()
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -449,6 +449,16 @@ async def test_waiting_for_the_first_replica_ends() -> None:
                 "reasoning_parser: ours '', theirs 'qwen3'",
             ],
         ),
+        (
+            {
+                "structured_outputs_options": ["enable_in_reasoning"],
+                "reasoning_token_ids": [[1], [2], [2]],
+            },
+            [
+                "structured_outputs_options: ours [], theirs ['enable_in_reasoning']",
+                "reasoning_token_ids: ours [], theirs [[1], [2], [2]]",
+            ],
+        ),
     ],
 )
 def test_differences(change: dict[str, Any], lines: list[str]) -> None:

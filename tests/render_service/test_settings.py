@@ -5,10 +5,12 @@ import sys
 import warnings
 from argparse import Namespace
 from dataclasses import FrozenInstanceError, asdict
+from pathlib import Path
 
 import pytest
 
 from render_service.settings import COMMAND_LINE, RenderSettings, parse_render_args
+from tests.parser_plugin import write_parser_plugin
 from tests.processes import REPOSITORY
 
 with warnings.catch_warnings():
@@ -254,6 +256,40 @@ def test_what_vllm_finds_wrong(
     expected: str,
 ) -> None:
     assert complaint(capsys, *MINIMAL, *argv, **environ) == expected
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--enable-auto-tool-choice", "--tool-call-parser=hermse"),
+        ("--reasoning-parser=qwen33",),
+        ('--structured-outputs-config={"reasoning_parser": "qwen33"}',),
+    ],
+)
+def test_an_unknown_parser_stops_the_start(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    wrong, _, known = complaint(capsys, *MINIMAL, *flags).partition(" is not one of ")
+    assert wrong in (
+        "--tool-call-parser (TANDEM_TOOL_CALL_PARSER): 'hermse'",
+        "--reasoning-parser (TANDEM_REASONING_PARSER): 'qwen33'",
+    )
+    assert "deepseek_v3" in known.split(", ")
+
+
+def test_parsers_come_from_plugins(tmp_path: Path) -> None:
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    plugin = write_parser_plugin(tmp_path / "plugin_of_render.py", name="mine_on_render")
+    parse(
+        *MINIMAL,
+        *(f"--tool-parser-plugin={plugin}", f"--reasoning-parser-plugin={plugin}"),
+        *("--enable-auto-tool-choice", "--tool-call-parser=mine_on_render"),
+        "--reasoning-parser=mine_on_render",
+    )
+    for manager in (ToolParserManager, ReasoningParserManager):
+        assert "mine_on_render" in manager.list_registered()
 
 
 def test_a_missing_chat_template_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
