@@ -7,12 +7,11 @@ the body; into the stream of a message it writes how its own parsing of the erro
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fastapi.datastructures import State
 from openai.types.responses import ResponseErrorEvent
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
-from vllm.exceptions import GenerationError
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +23,14 @@ Events = Callable[..., AsyncGenerator[Any, None]]
 def report_errors_in_streams(state: State) -> None:
     """Have the serving classes in an application's state end a broken stream with its error."""
     responses, messages = state.openai_serving_responses, state.anthropic_serving_messages
+    # vLLM tries to make one of its own events of the error, which is another error.
+    responses._convert_generation_error_to_streaming_response = _raise
     responses.responses_stream_generator = _ended_by_error(responses.responses_stream_generator)
     messages.message_stream_converter = _told_of_error(messages.message_stream_converter)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _ended_by_error(generate: Events) -> Events:
@@ -44,9 +49,7 @@ def _ended_by_error(generate: Events) -> Events:
 
 
 def _error_event(error: Exception, sequence_number: int) -> ResponseErrorEvent:
-    # vLLM tries to make one of its own events of this error, which is another error.
-    cause = error.__context__ if isinstance(error.__context__, GenerationError) else error
-    info = create_error_response(cause).error
+    info = create_error_response(error).error
     if info.code >= 500:
         logger.error("the stream of a response broke", exc_info=error)
     return ResponseErrorEvent(
