@@ -24,6 +24,7 @@ pytestmark = [
 
 GUIDELLM = "guidellm==0.8.1"
 REQUESTS = 24
+STREAMS = 4
 INPUT_TOKENS, OUTPUT_TOKENS = 32, 12
 TIMEOUT_S = 500
 
@@ -102,10 +103,15 @@ def test_guidellm(duo: Duo, guidellm_python: Path, tmp_path: Path) -> None:
             *("--tokenizer", f"kind=huggingface_auto,model={duo.checkpoint}"),
             "--data",
             f"kind=synthetic_text,prompt_tokens={INPUT_TOKENS},output_tokens={OUTPUT_TOKENS}",
-            *("--profile", "kind=concurrent,streams=4"),
+            *("--profile", f"kind=concurrent,streams={STREAMS}"),
             *("--constraint", f"kind=max_requests,count={REQUESTS}"),
             *("--output", f"kind=json,path={report}"),
         ]
     )
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
-    print(json.dumps(benchmark["metrics"]["request_totals"]))
+    metrics = benchmark["metrics"]
+    # Those that end in the last moment are not counted by it, in any state.
+    totals = metrics["request_totals"]
+    assert totals["successful"] == totals["total"] >= REQUESTS - STREAMS
+    tokens = metrics["output_token_count"]["successful"]
+    assert (tokens["min"], tokens["max"]) == (OUTPUT_TOKENS, OUTPUT_TOKENS)

@@ -181,36 +181,51 @@ def reset(draw: random.Random) -> bool:
     return draw.random() < 0.5
 
 
-async def depart(url: httpx.URL, departure: Departure) -> None:
+async def depart(url: httpx.URL, departure: Departure) -> bool:
+    """Send the request and go; False if the answer came to its end before that."""
     content = json.dumps({"model": SERVED_NAME, **departure.body}).encode()
     head = (
-        f"POST {departure.path} HTTP/1.1\r\nHost: {url.host}\r\n"
+        f"POST {departure.path} HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     )
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(head.encode() + content[: int(len(content) * departure.sent)])
     try:
         await writer.drain()
-        async with asyncio.timeout(60.0):
-            for _ in range(departure.events or 0):
-                line = await reader.readuntil(b"data: ")
-                assert b"HTTP/1.1 200" in line or b"HTTP/1.1" not in line, line
+        async with asyncio.timeout(120.0):
+            await receive(reader, departure.events)
             await asyncio.sleep(departure.delay_s)
+    except asyncio.IncompleteReadError:
+        return False
     finally:
         if departure.reset:
             writer.transport.abort()
         else:
             writer.close()
+    return True
+
+
+async def receive(reader: asyncio.StreamReader, events: int | None) -> None:
+    if events is None:
+        return
+    status = await reader.readuntil(b"\r\n\r\n")
+    assert status.startswith(b"HTTP/1.1 200"), status + await reader.read()
+    for _ in range(events):
+        await reader.readuntil(b"data: ")
 
 
 async def abort(url: str, ways: Iterator[Departure], count: int) -> None:
-    remaining = iter(range(count))
+    """Have `count` clients leave."""
+    left = 0
 
     async def client() -> None:
-        for _ in remaining:
-            await depart(httpx.URL(url), next(ways))
+        nonlocal left
+        while left < count:
+            left += await depart(httpx.URL(url), next(ways))
 
-    await asyncio.gather(*(client() for _ in range(CONCURRENCY)))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONCURRENCY):
+            group.create_task(client())
 
 
 async def watch(measure: Callable[[], Awaitable[float]]) -> float:
