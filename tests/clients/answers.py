@@ -11,7 +11,10 @@ def plain(answer: Any) -> Any:
         return {name: plain(value) for name, value in answer.items()}
     if isinstance(answer, list):
         return [plain(member) for member in answer]
-    return answer.model_dump(mode="json") if hasattr(answer, "model_dump") else answer
+    if hasattr(answer, "model_dump"):
+        # What was parsed is of a class that the client's own models do not know.
+        return answer.model_dump(mode="json", warnings=False)
+    return answer
 
 
 def kinds(events: Iterable[Any]) -> list[str]:

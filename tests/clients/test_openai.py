@@ -44,7 +44,12 @@ async def clients(duo: Duo) -> AsyncIterator[tuple[AsyncOpenAI, AsyncOpenAI]]:
 
 async def chat(client: AsyncOpenAI) -> Any:
     return await client.chat.completions.create(
-        **CHAT, max_tokens=8, n=2, seed=7, logprobs=True, top_logprobs=2
+        **CHAT | {"temperature": 0.8},
+        max_tokens=8,
+        n=2,
+        seed=7,
+        logprobs=True,
+        top_logprobs=2,
     )
 
 
@@ -184,14 +189,14 @@ async def test_the_answer_is_the_monoliths(
 
 def test_the_client_that_blocks(duo: Duo) -> None:
     with OpenAI(base_url=f"{duo.pair}/v1", api_key="none", max_retries=0) as client:
-        whole = client.chat.completions.create(**CHAT, max_tokens=8)
-        with client.chat.completions.stream(**CHAT, max_tokens=8) as stream:
+        whole = client.chat.completions.parse(**CHAT, response_format=Weather)
+        with client.chat.completions.stream(**CHAT, response_format=Weather) as stream:
             stream.until_done()
             streamed = stream.get_final_completion()
-        answer = client.responses.create(**RESPONSE, max_output_tokens=8)
-    text = whole.choices[0].message.content
-    assert text
-    assert text == streamed.choices[0].message.content == answer.output_text
+        answer = client.responses.parse(**RESPONSE, text_format=Weather)
+    parsed = whole.choices[0].message.parsed
+    assert isinstance(parsed, Weather)
+    assert parsed == streamed.choices[0].message.parsed == answer.output_parsed
 
 
 WRONG: dict[str, tuple[Ask, type[openai.APIStatusError], str | None]] = {

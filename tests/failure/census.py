@@ -28,7 +28,7 @@ def census() -> dict[str, int]:
         if kind.__module__.partition(".")[0] in _PACKAGES:
             counts[f"{kind.__module__}.{kind.__qualname__}"] += 1
         if isinstance(thing, asyncio.Task) and not thing.done():
-            counts[f"task {thing.get_coro().__qualname__}"] += 1
+            counts[f"task {getattr(thing.get_coro(), '__qualname__', 'of no name')}"] += 1
     return dict(counts)
 
 
