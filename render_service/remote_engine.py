@@ -239,8 +239,9 @@ class RemoteEngine(EngineSideCalls):
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Before anything is awaited: where a client has left, that is cancelled at once.
             self.derenderer.drop(request.core.request_id)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
         try:

@@ -83,7 +83,14 @@ def _counted(service: Server) -> int:
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedPair]:
     logs = tmp_path_factory.mktemp("logs")
-    pair = Pair(checkpoint("gemma3"), logs=logs, flags=[*FLAGS, *CACHES], generate_flags=ENGINE)
+    pair = Pair(
+        checkpoint("gemma3"),
+        logs=logs,
+        flags=[*FLAGS, *CACHES],
+        generate_flags=ENGINE,
+        # As many clients as the machine can bear are no outage.
+        render_flags=["--connect-timeout-s=30"],
+    )
     counted = CountedPair(pair)
     with pair:
         yield counted
@@ -182,7 +189,7 @@ def reset(draw: random.Random) -> bool:
 
 
 async def depart(url: httpx.URL, departure: Departure) -> bool:
-    """Send the request and go; False if the answer came to its end before that."""
+    """Send the request and go; False if there was no answer, or its end came before that."""
     content = json.dumps({"model": SERVED_NAME, **departure.body}).encode()
     head = (
         f"POST {departure.path} HTTP/1.1\r\nHost: {url.host}\r\nConnection: close\r\n"
@@ -193,7 +200,8 @@ async def depart(url: httpx.URL, departure: Departure) -> bool:
     try:
         await writer.drain()
         async with asyncio.timeout(120.0):
-            await receive(reader, departure.events)
+            if not await received(reader, departure.events):
+                return False
             await asyncio.sleep(departure.delay_s)
     except asyncio.IncompleteReadError:
         return False
@@ -205,13 +213,18 @@ async def depart(url: httpx.URL, departure: Departure) -> bool:
     return True
 
 
-async def receive(reader: asyncio.StreamReader, events: int | None) -> None:
+async def received(reader: asyncio.StreamReader, events: int | None) -> bool:
+    """Read so many events; False if there is no stream, as no replica takes requests."""
     if events is None:
-        return
+        return True
     status = await reader.readuntil(b"\r\n\r\n")
+    if status.startswith(b"HTTP/1.1 503"):
+        await asyncio.sleep(1.0)
+        return False
     assert status.startswith(b"HTTP/1.1 200"), status + await reader.read()
     for _ in range(events):
         await reader.readuntil(b"data: ")
+    return True
 
 
 async def abort(url: str, ways: Iterator[Departure], count: int) -> None:
