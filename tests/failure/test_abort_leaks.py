@@ -234,7 +234,9 @@ async def abort(url: str, ways: Iterator[Departure], count: int) -> None:
     async def client() -> None:
         nonlocal left
         while left < count:
-            left += await depart(httpx.URL(url), next(ways))
+            # Not `left += await ...`, which would add to what it was before the others.
+            has_left = await depart(httpx.URL(url), next(ways))
+            left += has_left
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CONCURRENCY):
