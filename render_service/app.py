@@ -5,11 +5,13 @@ from fastapi.responses import JSONResponse
 from vllm.entrypoints.scale_out.derender.api_router import router as derender_router
 
 from render_service.body_limit import BodyLimit
+from render_service.held_status import HeldStatus
 from render_service.not_offered import not_offered_router
 from render_service.remote_engine import RemoteEngine, ReplicasUnavailable
 from render_service.replicas import ReplicaPool
 from render_service.vllm_chat_route import chat_router, name_messages_in_errors
 from render_service.vllm_render_routes import render_router
+from render_service.vllm_stream_errors import report_errors_in_streams
 from shared_protocol.errors import Unavailable
 from shared_protocol.fault_boundary import FaultBoundary
 
@@ -23,6 +25,7 @@ def complete_app(
     app.router.routes[:0] = not_offered_router().routes
     if getattr(app.state, "openai_serving_chat", None) is not None:
         name_messages_in_errors(app.state.online_renderer)
+        report_errors_in_streams(app.state)
         app.router.routes[:0] = [
             *chat_router().routes,
             *render_router(app.state, engine).routes,
@@ -30,6 +33,7 @@ def complete_app(
         ]
     # vLLM has built the stack of middleware already; without it, it is built when first used.
     app.middleware_stack = None
+    app.add_middleware(HeldStatus)
     app.add_middleware(FaultBoundary)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
 

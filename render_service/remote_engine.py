@@ -33,6 +33,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from render_service.derender import Derenderer
+from render_service.held_status import note_begun, note_refusal
 from render_service.replicas import ReplicaPool
 from render_service.vllm_engine_side import EngineSideCalls
 from render_service.vllm_prompt import PromptConsumer
@@ -235,6 +236,7 @@ class RemoteEngine(EngineSideCalls):
         self.derenderer.add(request.core, text, outputs)
         try:
             async with self._send(request) as deltas:
+                note_begun()
                 async for delta in deltas:
                     ended = self.derenderer.feed(request_id, delta)
                     if (output := outputs.get_nowait()) is not None:
@@ -268,12 +270,14 @@ class RemoteEngine(EngineSideCalls):
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Before anything is awaited: where a client has left, that is cancelled at once.
             self.derenderer.drop(request.core.request_id)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
         try:
             async with self._send(choice) as deltas:
+                note_begun()
                 async for delta in deltas:
                     if self.derenderer.feed(choice.core.request_id, delta):
                         return
@@ -324,7 +328,7 @@ class RemoteEngine(EngineSideCalls):
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         if not self._pool.has_ready_replica():
-            raise ReplicasUnavailable(self._pool.unavailable())
+            raise _unavailable(self._pool.unavailable())
 
     async def check_health(self) -> None:
         if not self._pool.has_ready_replica():
@@ -383,6 +387,11 @@ def _encode_adapter(lora: LoRARequest | None) -> Adapter | None:
     return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, lora.base_model_name)
 
 
+def _unavailable(error: Unavailable) -> ReplicasUnavailable:
+    note_refusal(error)
+    return ReplicasUnavailable(error)
+
+
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
     """Turn the wire's errors into those that vLLM's serving classes and handlers know."""
@@ -393,7 +402,7 @@ def translated_errors() -> Iterator[None]:
     except UnknownModel as error:
         raise VLLMNotFoundError(error.message) from error
     except Unavailable as error:
-        raise ReplicasUnavailable(error) from error
+        raise _unavailable(error) from error
     except PayloadTooLarge as error:
         raise GracefulHTTPError(error.message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
     except TandemError as error:

@@ -25,6 +25,8 @@ FLAGS = (
     "--enable-prompt-embeds",
     '--limit-mm-per-prompt={"image": 4}',
 )
+# Of the service that parses answers.
+TOOL_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
 
 MODELS: dict[str, Callable[[], Path]] = {
     # The id of the sentinel lies outside this model's vocabulary; its mask is sparse.
@@ -63,10 +65,10 @@ def duo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     model = MODELS[name]()
     logs = tmp_path_factory.mktemp(f"{name}-logs")
     with ExitStack() as stack:
-        pair = stack.enter_context(Pair(model, logs=logs, flags=FLAGS))
+        pair = stack.enter_context(Pair(model, logs=logs, flags=FLAGS, render_flags=TOOL_FLAGS))
         monolith = stack.enter_context(
             # The scale-out endpoints are those that take requests from a render service.
-            Monolith(model, *FLAGS, "--enable-scale-out", log=logs / "monolith.log")
+            Monolith(model, *FLAGS, *TOOL_FLAGS, "--enable-scale-out", log=logs / "monolith.log")
         )
         yield Duo(name, model, pair.url, pair.replicas[0].url, monolith.url)
 

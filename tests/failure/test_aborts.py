@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import SERVED_NAME, Duo
+from tests.failure.engine_metrics import metric
 
 pytestmark = [
     pytest.mark.engine,
@@ -34,21 +34,9 @@ async def client(duo: Duo) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def metric(duo: Duo, name: str) -> float:
-    # Without a TLS context, which takes longer to build than what is measured here.
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
-        text = (await client.get(f"{duo.generate}/metrics")).text
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name
-    )
-
-
 async def busy(duo: Duo) -> float:
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return sum([await metric(duo, name) for name in names])
+    return sum([await metric(duo.generate, name) for name in names])
 
 
 async def idle_within(duo: Duo, seconds: float) -> None:
@@ -109,14 +97,14 @@ async def test_a_stop_string_ends_the_generation_at_once(
     stop = text[len(text) // 3 : len(text) // 3 + 4]
     surplus = []
     for _ in range(ATTEMPTS):
-        before = await metric(duo, "vllm:generation_tokens_total")
+        before = await metric(duo.generate, "vllm:generation_tokens_total")
         request = CHAT | {"stop": [stop], "return_token_ids": True}
         answer = await client.post("/v1/chat/completions", json=request)
         choice = answer.json()["choices"][0]
         assert choice["message"]["content"] == text[: text.index(stop)]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
         await idle_within(duo, 1.0)
-        generated = await metric(duo, "vllm:generation_tokens_total") - before
+        generated = await metric(duo.generate, "vllm:generation_tokens_total") - before
         surplus.append(generated - len(choice["token_ids"]))
     assert min(surplus) <= STEPS_OF_LATENCY
     assert max(surplus) < CHAT["max_tokens"] / 2
