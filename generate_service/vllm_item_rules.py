@@ -104,7 +104,9 @@ def _qwen3_asr(_: Any) -> Rules:
 
 def _moss_audio(_: Any) -> Rules:
     return {
-        "audio": sounds.measured_spectrum(sounds.halved_thrice, "audio_data", "audio_data_seqlens")
+        "audio": sounds.measured_spectrum(
+            sounds.halved_thrice, "audio_data", "audio_data_seqlens", padded=True
+        )
     }
 
 
@@ -168,6 +170,18 @@ def _deepseek_ocr2(info: Any) -> Rules:
     return {"image": tiles.cropped(side(processor.base_size) ** 2, side(processor.image_size) ** 2)}
 
 
+def _transformers(info: Any) -> Rules:
+    """vLLM's backend for models of transformers: pictures in the two ways that are known."""
+    vision: Any = getattr(info.get_hf_config(), "vision_config", None)
+    merge = getattr(vision, "spatial_merge_size", None)
+    if merge is not None:
+        return {"image": grids.grid(merge, "pixel_values", "image_grid_thw")}
+    processor = info.get_hf_processor()
+    if type(processor).__name__ in ("Idefics3Processor", "SmolVLMProcessor"):
+        return {"image": tiles.nested_tiles(processor.image_seq_len)}
+    return {}
+
+
 def _whisper(_: Any) -> Rules:
     return {"audio": sounds.whole_window("input_features")}
 
@@ -181,6 +195,7 @@ _BUILDERS: Mapping[str, Callable[[Any], Rules]] = {
     "SmolVLMProcessingInfo": _idefics3,
     "Lfm2VLProcessingInfo": _lfm2,
     "LlavaOnevisionProcessingInfo": _llava_onevision,
+    "MultiModalProcessingInfo": _transformers,
     "NanoNemotronVLProcessingInfo": _nemotron,
     "Phi3VProcessingInfo": _phi3_v,
     "Qwen2VLProcessingInfo": _qwen_vl,

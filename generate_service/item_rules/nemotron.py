@@ -59,7 +59,7 @@ def clips(subsampled: Callable[[int], int]) -> Rule:
     def rows(item: ItemReader) -> int:
         spectra = "input_audio_features"
         count, frames, _ = item.shape(spectra)
-        item.demand(count > 0 and item.same_last_size(spectra), spectra, "has other bands")
+        item.demand(count > 0 and item.same_sizes(spectra, -1), spectra, "has other bands")
         item.demand(item.integer("audio_num_clips") == count, "audio_num_clips", f"must be {count}")
         key = "feature_attention_mask"
         mask = item.array(key)

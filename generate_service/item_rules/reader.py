@@ -1,5 +1,6 @@
 """Reading the elements of an item that has been found to be made like the processor's."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -51,10 +52,12 @@ class ItemReader:
         self.demand(first > 0, key, "is empty")
         return first
 
-    def same_last_size(self, key: str) -> bool:
-        """Whether the last size is that of the processor's."""
+    def same_sizes(self, key: str, start: int) -> bool:
+        """Whether the sizes from `start` on are those that the processor makes."""
         sample = self._sample[key].data
-        return isinstance(sample, SampleTensor) and self.shape(key)[-1] == sample.shape[-1]
+        return isinstance(sample, SampleTensor) and (
+            self.shape(key)[start:] == sample.shape[start:]
+        )
 
     def length(self, key: str) -> int:
         """Return how many members a list has, or how long a tensor is along its first dimension."""
@@ -91,11 +94,13 @@ class ItemReader:
         self.demand(bool(mask[:true].all()), key, "must be true up to some position only")
         return true
 
-    def demand_filled(self, key: str) -> None:
-        """Demand that no part along the first dimension is all zeros, which stands for padding."""
+    def demand_filled(self, key: str, *, leading: int = 1) -> None:
+        """Demand that no part along the leading dimensions is all zeros, which means padding."""
         tensor = self._tensor(key)
         self.demand(tensor.nbytes > 0, key, "is empty")
-        parts = np.frombuffer(tensor.data, dtype=np.uint8).reshape(tensor.shape[0], -1)
+        parts = np.frombuffer(tensor.data, dtype=np.uint8).reshape(
+            math.prod(tensor.shape[:leading]), -1
+        )
         self.demand(bool(parts.any(axis=1).all()), key, "has a part that is all zeros")
 
     def _integers(self, tensor: TensorRef, key: str) -> NDArray[Any]:

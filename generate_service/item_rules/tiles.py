@@ -43,25 +43,46 @@ def masked_tiles(embeds_per_tile: int) -> Rule:
     def rows(item: ItemReader) -> int:
         embeds = counted(item)
         item.demand_filled(PIXELS)
-        key = "pixel_attention_mask"
-        mask = item.array(key)
-        tiles, _, height, width = item.shape(PIXELS)
-        item.demand(
-            mask.shape == (tiles, height, width), key, f"must be [{tiles}, {height}, {width}]"
-        )
-        shown = mask != 0
-        down, across = shown[:, :, :1], shown[:, :1, :]
-        item.demand(
-            bool(shown[:, 0, 0].all())
-            and bool((down[:, 1:] <= down[:, :-1]).all())
-            and bool((across[:, :, 1:] <= across[:, :, :-1]).all())
-            and bool(np.array_equal(shown, down & across)),
-            key,
-            "must be true in a rectangle from the first pixel on",
-        )
+        _demand_rectangles(item)
         return embeds
 
     return rows
+
+
+def nested_tiles(embeds_per_tile: int) -> Rule:
+    """Idefics3 by transformers: as `masked_tiles`, in tensors of one more dimension."""
+
+    def rows(item: ItemReader) -> int:
+        pictures, tiles, *_ = item.shape(PIXELS)
+        item.demand(
+            pictures == 1 and tiles > 0 and item.same_sizes(PIXELS, 2),
+            PIXELS,
+            "must be one picture's tiles",
+        )
+        key = "num_image_patches"
+        item.demand(item.integer(key) == tiles, key, f"must be {tiles}")
+        item.demand_filled(PIXELS, leading=2)
+        _demand_rectangles(item)
+        return tiles * embeds_per_tile
+
+    return rows
+
+
+def _demand_rectangles(item: ItemReader) -> None:
+    key = "pixel_attention_mask"
+    *leading, _, height, width = item.shape(PIXELS)
+    expected = (*leading, height, width)
+    item.demand(item.shape(key) == expected, key, f"must be {list(expected)}")
+    shown = item.array(key).reshape(-1, height, width) != 0
+    down, across = shown[:, :, :1], shown[:, :1, :]
+    item.demand(
+        bool(shown[:, 0, 0].all())
+        and bool((down[:, 1:] <= down[:, :-1]).all())
+        and bool((across[:, :, 1:] <= across[:, :, :-1]).all())
+        and bool(np.array_equal(shown, down & across)),
+        key,
+        "must be true in a rectangle from the first pixel on",
+    )
 
 
 def shaped_tiles(downsampling: int) -> Rule:
@@ -72,7 +93,7 @@ def shaped_tiles(downsampling: int) -> Rule:
         item.demand(item.integer("num_patches") == tiles, "num_patches", f"must be {tiles}")
         pixels = item.shape(PIXELS)
         item.demand(
-            pixels[0] == tiles and item.same_last_size(PIXELS), PIXELS, f"must have {tiles} tiles"
+            pixels[0] == tiles and item.same_sizes(PIXELS, -1), PIXELS, f"must have {tiles} tiles"
         )
         shapes = item.array("spatial_shapes").tolist()
         for height, width in shapes:

@@ -85,6 +85,11 @@ def raster(width: int, height: int, length: int) -> np.ndarray[Any, Any]:
 GRID: Elements = {"pixel_values": ones(24, 6), "image_grid_thw": integers([1, 4, 6])}
 TILES: Elements = {"pixel_values": ones(3, 3, 8, 8), "num_patches": integers(3)}
 MASKED: Elements = TILES | {"pixel_attention_mask": ones(3, 8, 8, dtype="int64")}
+NESTED: Elements = {
+    "pixel_values": ones(1, 3, 3, 8, 8),
+    "pixel_attention_mask": ones(1, 3, 8, 8, dtype="int64"),
+    "num_image_patches": integers(3),
+}
 SHAPED: Elements = {
     "pixel_values": ones(2, 64, 6),
     "num_patches": integers(2),
@@ -129,6 +134,7 @@ RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "grid": (GRID_RULE, GRID, 6),
     "tiles": (tiles.counted_tiles(4), TILES, 12),
     "masked tiles": (tiles.masked_tiles(4), MASKED, 12),
+    "nested tiles": (tiles.nested_tiles(4), NESTED, 12),
     "shaped tiles": (tiles.shaped_tiles(2), SHAPED, 16),
     "tiles with newlines": (tiles.newline_tiles, PHI3, 3 * 144 + 1 + 2 * 12),
     "one size": (tiles.one_size(256), {"pixel_values": ones(3, 8, 8)}, 256),
@@ -181,6 +187,11 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
         "masked tiles",
         {"pixel_attention_mask": ones(3, 8, 7, dtype="int64")},
     ),
+    "tile of zeros among nested ones": (
+        "nested tiles",
+        {"pixel_values": with_value(NESTED, "pixel_values", (0, 2), 0)},
+    ),
+    "nested tiles of two pictures": ("nested tiles", {"pixel_values": ones(2, 3, 3, 8, 8)}),
     "more patches than are there": (
         "shaped tiles",
         {"spatial_shapes": integers([[4, 4], [10, 8]])},
