@@ -74,13 +74,16 @@ async def counted(client: AsyncAnthropic) -> Any:
 
 
 async def stream_of_a_tool(client: AsyncAnthropic) -> Any:
+    """What vLLM 0.32.0 streams of a forced call is a value out of its arguments, without the rest.
+
+    The client cannot read that, from the monolith either.
+    """
     async with client.messages.stream(
         **ASKED, max_tokens=60, tools=[TOOL], tool_choice={"type": "any"}
     ) as stream:
-        events = [event async for event in stream]
-        final = await stream.get_final_message()
-    assert_called(final)
-    return {"kinds": kinds(events), "final": final}
+        with pytest.raises(ValueError, match="Unable to parse tool parameter JSON") as unread:
+            await stream.get_final_message()
+    return str(unread.value)
 
 
 async def named_tool(client: AsyncAnthropic) -> Any:

@@ -255,7 +255,7 @@ def _shift_spans(payload: Payload, draw: random.Random) -> str:
     """All placeholders of the request, moved or resized."""
     by = draw.choice((-2, -1, 1, 2))
     key = draw.choice(("offset", "length"))
-    places = (payload.document.get("features") or {}).get("mm_placeholders") or {}
+    places = _features(payload).get("mm_placeholders")
     for ranges in places.values() if isinstance(places, dict) else ():
         for place in ranges if isinstance(ranges, list) else ():
             if isinstance(place, dict) and isinstance(place.get(key), int):
@@ -263,10 +263,14 @@ def _shift_spans(payload: Payload, draw: random.Random) -> str:
     return f"{key} of all spans + {by}"
 
 
-def _exchange_modalities(payload: Payload, draw: random.Random) -> str:
+def _features(payload: Payload) -> dict[str, Any]:
+    """An earlier change may have put anything in their place."""
     features = payload.document.get("features")
-    if not isinstance(features, dict):
-        return "no features"
+    return features if isinstance(features, dict) else {}
+
+
+def _exchange_modalities(payload: Payload, draw: random.Random) -> str:
+    features = _features(payload)
     for name in ("mm_hashes", "mm_placeholders", "kwargs_data"):
         member = features.get(name)
         if isinstance(member, dict) and member:
@@ -276,8 +280,7 @@ def _exchange_modalities(payload: Payload, draw: random.Random) -> str:
 
 
 def _reuse_hash(payload: Payload, draw: random.Random) -> str:
-    features = payload.document.get("features")
-    hashes = features.get("mm_hashes") if isinstance(features, dict) else None
+    hashes = _features(payload).get("mm_hashes")
     for entries in hashes.values() if isinstance(hashes, dict) else ():
         if isinstance(entries, list) and entries:
             entries[:] = [entries[0]] * len(entries)

@@ -11,9 +11,14 @@ from tests.hostile.fuzzing import attack, true_requests
 from tests.models.families import text
 from tests.models.media import image_part
 
-pytestmark = [pytest.mark.engine, pytest.mark.anyio]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.anyio,
+    # The demo model answers slowly, and is of a family that `make fuzz` attacks.
+    pytest.mark.parametrize("duo", ["gemma3", "qwen2_vl"], indirect=True),
+]
 
-MUTANTS = 500
+MUTANTS = 750
 
 
 def asked(*parts: Any) -> dict[str, Any]:
