@@ -6,6 +6,7 @@ import msgspec
 from blake3 import blake3
 
 from shared_protocol.items import ItemElement, MultiModalItem, NestedTensor
+from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import GenerateRequest
 from shared_protocol.tensors import TensorRef
 
@@ -16,7 +17,8 @@ def with_content_hashes(request: GenerateRequest) -> GenerateRequest:
     """Return `request` with each item's hash made anew of what the item holds.
 
     The engine keeps what its encoder made, and the keys and values behind it, under an item's
-    hash: whoever chooses the hash of one item could answer other people's requests with it. An item
+    hash: whoever chooses the hash of one item could answer other people's requests with it. The
+    placeholder's mask is a part of it, since vLLM's prefix cache does not look at masks. An item
     that came without its data keeps its hash.
     """
     features = request.features
@@ -24,8 +26,13 @@ def with_content_hashes(request: GenerateRequest) -> GenerateRequest:
         return request
     hashes = {
         modality: [
-            mm_hash if item is None else content_hash(modality, item)
-            for mm_hash, item in zip(sent, features.kwargs_data[modality], strict=True)
+            mm_hash if item is None else content_hash(modality, item, place)
+            for mm_hash, item, place in zip(
+                sent,
+                features.kwargs_data[modality],
+                features.mm_placeholders[modality],
+                strict=True,
+            )
         ]
         if modality in features.kwargs_data
         else sent
@@ -36,8 +43,9 @@ def with_content_hashes(request: GenerateRequest) -> GenerateRequest:
     )
 
 
-def content_hash(modality: str, item: MultiModalItem) -> str:
-    digest = blake3(modality.encode())
+def content_hash(modality: str, item: MultiModalItem, place: PlaceholderRange) -> str:
+    digest = blake3(f"{modality}:{place.length}:".encode())
+    digest.update(b"dense" if place.is_embed is None else bytes(place.is_embed))
     for key in sorted(item.elements):
         _add_element(digest, key, item.elements[key])
     return str(digest.hexdigest())

@@ -9,6 +9,7 @@ from shared_protocol.request import Features, GenerateRequest
 from shared_protocol.tensors import TensorRef
 
 DATA = bytes(range(24))
+PLACE = PlaceholderRange(0, 1)
 
 
 def item(**changes: ItemElement) -> MultiModalItem:
@@ -57,16 +58,29 @@ def test_everything_that_an_item_holds_counts() -> None:
         item(count=ItemElement(4, BatchedField())),
         item(more=ItemElement(4, BatchedField())),
     ]
-    made = {content_hash("image", variant) for variant in variants}
-    made.add(content_hash("video", item()))
+    made = {content_hash("image", variant, PLACE) for variant in variants}
+    made.add(content_hash("video", item(), PLACE))
     assert len(made) == len(variants) + 1
+
+
+def test_the_mask_counts_since_the_prefix_cache_does_not_look_at_it() -> None:
+    places = [
+        PLACE,
+        PlaceholderRange(0, 1, [True]),
+        PlaceholderRange(0, 2, [True, False]),
+        PlaceholderRange(0, 2, [False, True]),
+        PlaceholderRange(0, 3, [False, True, False]),
+    ]
+    assert len({content_hash("image", item(), place) for place in places}) == len(places)
+    moved = PlaceholderRange(7, 1)
+    assert content_hash("image", item(), moved) == content_hash("image", item(), PLACE)
 
 
 def test_an_item_without_its_data_keeps_its_hash_and_the_rest_stays_as_it_is() -> None:
     sent = request(item(), None)
     named = with_content_hashes(sent)
     assert named.features is not None
-    assert named.features.mm_hashes["image"] == [content_hash("image", item()), "same"]
+    assert named.features.mm_hashes["image"] == [content_hash("image", item(), PLACE), "same"]
     assert sent.features is not None
     assert sent.features.mm_hashes == {"image": ["same", "same"]}
     assert msgspec.structs.replace(named, features=sent.features) == sent
