@@ -38,7 +38,6 @@ from shared_protocol.items import (
     MultiModalItem,
     NestedTensor,
     SharedField,
-    supplied_key,
 )
 from shared_protocol.json_codec import invalid_member
 from shared_protocol.request import Adapter, Features, GenerateRequest, PromptEmbeds
@@ -169,10 +168,10 @@ def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
         for modality, items in data.items()
     }
     for modality, items in decoded.items():
-        key = supplied_key(modality)
         for index, item in enumerate(items):
-            if key in item and item[key].data is not None:
-                _finite(item[key].data, f"features.kwargs_data.{modality}[{index}]")
+            for elem in item.values():
+                if isinstance(elem.data, torch.Tensor):
+                    _finite(elem.data, f"features.kwargs_data.{modality}[{index}]")
     return decoded
 
 
