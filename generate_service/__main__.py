@@ -8,6 +8,7 @@ from typing import Final
 import uvicorn
 
 from generate_service.settings import GenerateSettings, parse_generate_args
+from generate_service.vllm_clean_blocks import ENVIRONMENT_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 from shared_protocol.startup.server import DrainingServer
 
@@ -26,6 +27,7 @@ def main() -> None:
 
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
+    os.environ[ENVIRONMENT_VARIABLE] = settings.zero_kv_blocks
     # Here, because they import vLLM: a wrong flag is reported before that.
     from vllm.logger import configure_logging_from_args
 
@@ -36,7 +38,11 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     service_log.set_level(configure_logging_from_args(args).log_level)
 
     engine = EngineHolder(
-        lambda: Engine.start(args, compare_items=settings.item_checks == "on"),
+        lambda: Engine.start(
+            args,
+            compare_items=settings.item_checks == "on",
+            zero_blocks=settings.zero_kv_blocks == "on",
+        ),
         on_failure=lambda: server.stop_after_failure(),
         retry_after_s=settings.retry_after_s,
     )

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from generate_service import json_answer
 from generate_service.admission import ModelLimits, admit
 from generate_service.item_identity import with_content_hashes
+from generate_service.item_values import check_values
 from generate_service.request_body import ClientDisconnect, decode_body, read_body
 from generate_service.vllm_request import EngineRequest, decode_request
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
@@ -61,14 +62,18 @@ class GenerateRoute:
         except ClientDisconnect:
             return
         request = admit(decode_body(scope, body), engine.limits())
-        if request.features is not None and not self._trust_hashes:
+        if request.features is not None or request.prompt_embeds is not None:
             # Off the loop: a second of video is tens of megabytes.
-            request = await asyncio.to_thread(with_content_hashes, request)
+            request = await asyncio.to_thread(self._examine, request)
         engine_request = decode_request(
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )
         answer = _answer_writer(scope, request)
         await until_disconnect(receive, _write(answer, engine.generate(engine_request), send))
+
+    def _examine(self, request: GenerateRequest) -> GenerateRequest:
+        check_values(request)
+        return request if self._trust_hashes else with_content_hashes(request)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -47,6 +47,12 @@ class GenerateSettings:
         "your own render services reaches this service.",
         default="content",
     )
+    zero_kv_blocks: str = setting(
+        one_of("on", "off"),
+        "Whether blocks of the KV cache are zeroed before a request gets them. With `off`, as "
+        "vLLM has it, a request whose numbers overflow can spoil later answers to others.",
+        default="on",
+    )
     retry_after_s: int = setting(
         positive_int,
         "Seconds after which a request that could not be taken is worth another try (Retry-After).",

@@ -163,23 +163,10 @@ def _decode_items(features: Features) -> dict[str, list[MultiModalKwargsItem]]:
     ]
     if missing:
         raise MissingFeatures(missing)
-    decoded = {
+    return {
         modality: [_decode_item(item) for item in items if item is not None]
         for modality, items in data.items()
     }
-    for modality, items in decoded.items():
-        for index, item in enumerate(items):
-            for elem in item.values():
-                if isinstance(elem.data, torch.Tensor):
-                    _finite(elem.data, f"features.kwargs_data.{modality}[{index}]")
-    return decoded
-
-
-def _finite(embedding: torch.Tensor, param: str) -> torch.Tensor:
-    # In the engine's cache such values would spoil the answers of other requests.
-    if not torch.isfinite(embedding).all():
-        raise InvalidRequest(f"{param} holds NaN or infinite values", param=param)
-    return embedding
 
 
 def _decode_item(item: MultiModalItem) -> MultiModalKwargsItem:
@@ -224,10 +211,7 @@ def _decode_embeds(
     token_ids: list[int], embeds: PromptEmbeds, cache_salt: str | None
 ) -> EngineInput:
     """Rebuild the ``(prompt length, hidden_size)`` embedding and its mask of real token ids."""
-    tensors = [
-        _finite(decode_tensor(tensor), f"prompt_embeds.tensors[{index}]")
-        for index, tensor in enumerate(embeds.tensors)
-    ]
+    tensors = [decode_tensor(tensor) for tensor in embeds.tensors]
     first = tensors[0]
     if first.shape[0] == len(token_ids):
         return embeds_input(first, cache_salt=cache_salt)

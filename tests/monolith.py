@@ -8,6 +8,9 @@ from pathlib import Path
 from tests.engine_settings import ENGINE_ENVIRONMENT, ENGINE_FLAGS
 from tests.processes import Server, free_port
 
+PROCESSOR_CACHE = "--mm-processor-cache-gb=4"
+"""vLLM's default; for tests in which media come again by their names only."""
+
 
 class Monolith(Server):
     """`vllm serve` on a checkpoint, in a process group of its own."""
@@ -27,6 +30,9 @@ class Monolith(Server):
                 *(sys.executable, "-m", "tests.vllm_cli", "serve", str(model)),
                 *("--host=127.0.0.1", f"--port={port}"),
                 *ENGINE_FLAGS,
+                # Its server and its engine lose track of what the other has cached (a request that
+                # is refused after its image was processed is enough), and then answer 500.
+                "--mm-processor-cache-gb=0",
                 *flags,
             ],
             env=ENGINE_ENVIRONMENT | dict(env or {}),

@@ -15,12 +15,17 @@ from tests.processes import Server, free_port
 
 class GenerateService(Server):
     def __init__(
-        self, model: Path, *flags: str, log: Path, env: Mapping[str, str] | None = None
+        self,
+        model: Path,
+        *flags: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        module: str = "generate_service",
     ) -> None:
         port = free_port()
         super().__init__(
             command=[
-                *(sys.executable, "-m", "generate_service", f"--model={model}"),
+                *(sys.executable, "-m", module, f"--model={model}"),
                 *("--host=127.0.0.1", f"--port={port}"),
                 *ENGINE_FLAGS,
                 *flags,

@@ -50,14 +50,14 @@ async def attack(generate: str, bodies: list[bytes], *, seed: int, count: int) -
     seen = Attack()
     limits = httpx.Limits(max_connections=_AT_ONCE)
     async with httpx.AsyncClient(timeout=_HANG_S, limits=limits, trust_env=False) as client:
-        before = await _true_answers(client, generate, bodies)
+        before = await true_answers(client, generate, bodies)
         source = itertools.islice(mutants(bodies, seed), count)
         while batch := list(itertools.islice(source, _TRUE_REQUEST_EVERY)):
             pending = iter(batch)
             await asyncio.gather(
                 *(_send_all(client, generate, pending, seen) for _ in range(_AT_ONCE))
             )
-            after = await _true_answers(client, generate, bodies)
+            after = await true_answers(client, generate, bodies)
             if after != before:
                 seen.failures.append(f"true requests were answered {after}, not {before}")
             if seen.failures:
@@ -79,7 +79,7 @@ async def _send_all(
             seen.failures.append(f"{response.text[:300]} after {mutant.steps}")
 
 
-async def _true_answers(client: httpx.AsyncClient, generate: str, bodies: list[bytes]) -> list[Any]:
+async def true_answers(client: httpx.AsyncClient, generate: str, bodies: list[bytes]) -> list[Any]:
     answers: list[Any] = []
     for body in bodies:
         try:

@@ -13,7 +13,7 @@ from tests.models.measuring import ask_all
 from tests.models.media_server import MediaServer, media_server
 from tests.models.raw_media import files, options, raw_media
 from tests.models.supplied_media import misfits, supplied_pictures, supplied_sounds
-from tests.monolith import Monolith
+from tests.monolith import PROCESSOR_CACHE, Monolith
 from tests.pair import Pair
 from tests.parity.answers import Answer, differences
 
@@ -81,7 +81,10 @@ def test_raw_media_are_answered_or_refused_alike(server: MediaServer, tmp_path: 
         refused = asyncio.run(ask_all(pair.render, deadly))
         ours = asyncio.run(ask_all(pair.render, asked))
     with Monolith(
-        model, *FLAGS, *FRONT_FLAGS, log=tmp_path / "monolith.log", env=trusting
+        model,
+        *(*FLAGS, *FRONT_FLAGS, PROCESSOR_CACHE),
+        log=tmp_path / "monolith.log",
+        env=trusting,
     ) as monolith:
         theirs = asyncio.run(ask_all(monolith, asked))
     answered = check_alike(ours, theirs)
@@ -97,7 +100,7 @@ def test_pictures_that_a_client_has_encoded(tmp_path: Path) -> None:
     with Pair(model, logs=tmp_path, flags=FLAGS) as pair:
         refused = asyncio.run(ask_all(pair.render, deadly))
         ours = asyncio.run(ask_all(pair.render, asked))
-    with Monolith(model, *FLAGS, log=tmp_path / "monolith.log") as monolith:
+    with Monolith(model, *FLAGS, PROCESSOR_CACHE, log=tmp_path / "monolith.log") as monolith:
         theirs = asyncio.run(ask_all(monolith, asked))
     assert statuses(refused) == dict.fromkeys(deadly, 400)
     assert check_alike(ours, theirs) >= {"picture", "two pictures", "film"}

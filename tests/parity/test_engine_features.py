@@ -14,7 +14,7 @@ import pytest
 
 from tests.checkpoints import checkpoint
 from tests.conftest import SERVED_NAME
-from tests.monolith import Monolith
+from tests.monolith import PROCESSOR_CACHE, Monolith
 from tests.pair import Pair
 from tests.parity.folding import settled
 from tests.pictures import data_url, png
@@ -94,7 +94,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         monolith = stack.enter_context(
             Monolith(
                 model,
-                *(*FLAGS, *engine_flags["monolith"], traced, *RENDER_FLAGS),
+                *(*FLAGS, *engine_flags["monolith"], traced, *RENDER_FLAGS, PROCESSOR_CACHE),
                 env=collector.environment,
                 log=folder / "monolith.log",
             )

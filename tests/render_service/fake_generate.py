@@ -254,6 +254,10 @@ class FakeGenerate:
         self._serving = asyncio.create_task(self._server.serve([listener]))
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
+        # uvicorn hears of a connection some turns of the loop after it was accepted.
+        for _ in range(5):
+            await asyncio.sleep(0)
+            self._reset_connections()
 
     def kill(self) -> None:
         """End as a killed process does: nobody listens, and every connection is reset."""
@@ -265,6 +269,9 @@ class FakeGenerate:
         self._serving.cancel()
         for server in self._server.servers:
             server.close()
+        self._reset_connections()
+
+    def _reset_connections(self) -> None:
         for protocol in list(self._server.server_state.connections):
             reset_connection(protocol.transport)
 
