@@ -7,8 +7,9 @@ from typing import Final
 
 import uvicorn
 
+from generate_service import vllm_clean_blocks
 from generate_service.settings import GenerateSettings, parse_generate_args
-from generate_service.vllm_clean_blocks import ENVIRONMENT_VARIABLE
+from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 from shared_protocol.startup.server import DrainingServer
 
@@ -19,6 +20,7 @@ KEEP_ALIVE_S: Final = 75
 
 def main() -> None:
     vllm_cpu.prepare_environment()
+    os.environ[SERVED_VARIABLE] = "1"
     service_log.set_up_log()
     vllm_version.warn_of_another_version()
     settings, args = parse_generate_args(sys.argv[1:], os.environ)
@@ -27,7 +29,7 @@ def main() -> None:
 
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
-    os.environ[ENVIRONMENT_VARIABLE] = settings.zero_kv_blocks
+    os.environ[vllm_clean_blocks.VARIABLE] = settings.zero_kv_blocks
     # Here, because they import vLLM: a wrong flag is reported before that.
     from vllm.logger import configure_logging_from_args
 
@@ -38,11 +40,7 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     service_log.set_level(configure_logging_from_args(args).log_level)
 
     engine = EngineHolder(
-        lambda: Engine.start(
-            args,
-            compare_items=settings.item_checks == "on",
-            zero_blocks=settings.zero_kv_blocks == "on",
-        ),
+        lambda: Engine.start(args, compare_items=settings.item_checks == "on"),
         on_failure=lambda: server.stop_after_failure(),
         retry_after_s=settings.retry_after_s,
     )

@@ -42,12 +42,14 @@ class MediaLimits:
         takes_embeds: whether media may come as embeddings that a client has made.
         prunes_videos: whether the model keeps but a part of a video's embeddings.
         embeds_beside_items: whether one prompt may have both media and supplied embeddings.
+        embeds_beside_interleaved: whether that goes for a video with its sound between its frames.
     """
 
     items: Mapping[str, ItemLimits] = field(default_factory=dict)
     takes_embeds: bool = False
     prunes_videos: bool = False
     embeds_beside_items: bool = True
+    embeds_beside_interleaved: bool = True
 
 
 def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) -> None:
@@ -71,16 +73,8 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) ->
             raise InvalidRequest(
                 f"{param}: {count} items, at most {known.most} are allowed", param=param
             )
-    if (
-        modalities
-        and PROMPT_EMBEDS_MODALITY in features.mm_hashes
-        and not limits.embeds_beside_items
-    ):
-        raise InvalidRequest(
-            f"This model's encoder makes more than embeddings of its {modalities[0]}, so that one "
-            "prompt cannot have it and supplied embeddings",
-            param=f"features.mm_hashes.{PROMPT_EMBEDS_MODALITY}",
-        )
+    if modalities and PROMPT_EMBEDS_MODALITY in features.mm_hashes:
+        _check_beside_embeds(features, limits, modalities[0])
     for modality in modalities:
         items = (features.kwargs_data or {}).get(modality, [])
         places = features.mm_placeholders[modality]
@@ -94,6 +88,29 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) ->
                     _check_supplied(
                         supplied, modality, place, limits, hidden_size, f"{param}.{key}"
                     )
+
+
+def _check_beside_embeds(features: Features, limits: MediaLimits, modality: str) -> None:
+    if not limits.embeds_beside_items:
+        kind = modality
+    elif not limits.embeds_beside_interleaved and _interleaved(features):
+        kind = "video with its sound"
+    else:
+        return
+    raise InvalidRequest(
+        f"This model's encoder makes more than embeddings of its {kind}, so that one prompt cannot "
+        "have it and supplied embeddings",
+        param=f"features.mm_hashes.{PROMPT_EMBEDS_MODALITY}",
+    )
+
+
+def _interleaved(features: Features) -> bool:
+    videos, sounds = (features.mm_placeholders.get(kind, ()) for kind in ("video", "audio"))
+    return any(
+        video.offset < sound.end and sound.offset < video.end
+        for video in videos
+        for sound in sounds
+    )
 
 
 def _check_item(

@@ -6,35 +6,22 @@ later. vLLM zeroes new blocks for models with Mamba layers and for caches of mix
 it does for all.
 """
 
-import os
 from typing import Any, Final
 
-ENVIRONMENT_VARIABLE: Final = "TANDEM_ZERO_KV_BLOCKS"
-"""Set by the service for the engine's processes, where the plug-in looks at it."""
+VARIABLE: Final = "TANDEM_ZERO_KV_BLOCKS"
+"""`on` in the environment of engines that do so; the service's own setting of this name."""
 
 
-_calls: list[int] = []
-
-
-def register() -> None:
-    """Entry point of the group `vllm.general_plugins`, called in each of vLLM's processes."""
-    _calls.append(os.getpid())
-    if os.environ.get(ENVIRONMENT_VARIABLE) != "on":
-        return
+def zero_new_blocks() -> None:
+    """Have vLLM zero new blocks in this process, the engine's core or a worker."""
+    from vllm.platforms import current_platform
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     KVCacheConfig.needs_kv_cache_zeroing = property(_needed)
-    from vllm.platforms import current_platform
-
     if current_platform.is_cpu():
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         CPUModelRunner._zero_block_ids = _zero_blocks
-
-
-def registered() -> bool:
-    """Whether vLLM has called the entry point here: `VLLM_PLUGINS` may leave it out."""
-    return bool(_calls)
 
 
 def _needed(_: Any) -> bool:

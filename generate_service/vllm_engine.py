@@ -23,7 +23,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutp
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
-from generate_service import vllm_clean_blocks
+from generate_service import vllm_plugin
 from generate_service.admission import ModelLimits
 from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
@@ -160,22 +160,18 @@ class Engine:
         self._limits = self._gather_limits(media)
 
     @classmethod
-    async def start(cls, args: Namespace, *, compare_items: bool, zero_blocks: bool) -> "Engine":
+    async def start(cls, args: Namespace, *, compare_items: bool) -> "Engine":
         """Load the model and start vLLM's engine processes; the event loop stays free meanwhile.
 
         Args:
             compare_items: whether items have to be such as the model's processor makes them.
-            zero_blocks: whether the plug-in `vllm_clean_blocks` has to be there.
 
         Raises:
-            RuntimeError: if it is not.
+            RuntimeError: if vLLM has not called `vllm_plugin`.
         """
         engine_args = AsyncEngineArgs.from_cli_args(args)
-        if zero_blocks and not vllm_clean_blocks.registered():
-            raise RuntimeError(
-                "vLLM has not loaded the plug-in tandem_clean_blocks: add it to VLLM_PLUGINS, or "
-                "start with --zero-kv-blocks=off"
-            )
+        if not vllm_plugin.registered():
+            raise RuntimeError("vLLM has not loaded the plug-in tandem_engine: see VLLM_PLUGINS")
         config = await asyncio.to_thread(
             engine_args.create_engine_config, UsageContext.OPENAI_API_SERVER
         )
