@@ -346,3 +346,22 @@ def test_media_beside_supplied_embeddings_are_refused_where_the_engine_would_die
     check_media(given, limits(), hidden_size=16)
     error = refusal(given, limits(embeds_beside_items=False))
     assert error.param == "features.mm_hashes.prompt_embeds"
+
+
+@pytest.mark.parametrize(("sound_at", "refused"), [(0, True), (5, True), (6, False), (20, False)])
+def test_a_video_with_its_sound_beside_supplied_embeddings(sound_at: int, refused: bool) -> None:
+    bare = ItemLimits(most=2, sample=None, rule=None)
+    known = limits(items={"video": bare, "audio": bare}, embeds_beside_interleaved=False)
+    given = Features(
+        mm_hashes={"video": ["a"], "audio": ["b"], "prompt_embeds": ["c"]},
+        mm_placeholders={
+            "video": [PLACE],
+            "audio": [PlaceholderRange(sound_at, 3)],
+            "prompt_embeds": [PlaceholderRange(30, 2)],
+        },
+        kwargs_data={},
+    )
+    if refused:
+        assert "video with its sound" in refusal(given, known).message
+    else:
+        check_media(given, known, hidden_size=16)

@@ -36,7 +36,7 @@ class Measured:
         masks: runs of one item's mask by modality; "dense" where there is none.
         cases: how many requests the pair and the monolith were compared on.
         failures: what differed.
-        killers: requests that end vLLM's own server; what would come after is not compared.
+        killers: requests that end vLLM's own server, which is then started again.
         counts: of items of different sizes.
         stock: what came of one request through stock vLLM's own pair, by modality.
         error: why neither could be started.
@@ -104,7 +104,7 @@ def measure(name: str, logs: Path) -> Measured:
             for server in (front, monolith):
                 server.wait_until_ready()
             add_encoder_rows(measured.counts, family, monolith)
-            theirs = asyncio.run(ask_all(monolith, chats))
+            theirs = asyncio.run(ask_all(monolith, chats, restart=True))
             measured.killers = [name for name, answer in theirs.items() if answer is None]
             measured.cases = len(theirs) - len(measured.killers)
             measured.failures = [
@@ -118,18 +118,28 @@ def measure(name: str, logs: Path) -> Measured:
     return measured
 
 
-async def ask_all(server: Server, chats: dict[str, dict[str, Any]]) -> dict[str, Answer | None]:
-    """Ask until an engine dies; None stands for the answer that it died over."""
+async def ask_all(
+    server: Server, chats: dict[str, dict[str, Any]], *, restart: bool = False
+) -> dict[str, Answer | None]:
+    """Ask until an engine dies, or with `restart` all; None is the answer that it died over."""
     answers: dict[str, Answer | None] = {}
     async with httpx.AsyncClient(timeout=300.0, trust_env=False) as client:
         # One after the other: then both engines compute the same batches, and agree exactly.
         for name, request in chats.items():
             answer = await _ask(client, server.url, request)
-            if answer.error is not None and await asyncio.to_thread(dies, server):
-                answers[name] = None
+            died = answer.error is not None and await asyncio.to_thread(dies, server)
+            answers[name] = None if died else answer
+            if died and not restart:
                 break
-            answers[name] = answer
+            if died:
+                await asyncio.to_thread(_start_again, server)
     return answers
+
+
+def _start_again(server: Server) -> None:
+    server.stop()
+    server.start()
+    server.wait_until_ready()
 
 
 async def _ask(client: httpx.AsyncClient, url: str, request: dict[str, Any]) -> Answer:

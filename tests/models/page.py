@@ -80,8 +80,8 @@ def _notes(measured: Mapping[str, Measured]) -> str:
             lines.append(f"- {family.title}, not run: {reason}. Its way to the engine is tested.")
         for killer in result.killers if result else ():
             lines.append(
-                f"- {family.title}: `vllm serve` itself dies of a request with {killer}; that and "
-                "what comes after it is not counted."
+                f"- {family.title}: `vllm serve` itself dies of a request with {killer}, which is "
+                "not counted."
             )
         for failure in result.failures if result else ():
             lines.append(f"- {family.title}: {failure[:300]}")
