@@ -3,8 +3,9 @@
 import os
 from typing import Final
 
-SERVED_VARIABLE: Final = "TANDEM_GENERATE_ENGINE"
-"""Set by the generate service: other programs on the host that use vLLM are left as they are."""
+SERVED_VARIABLE: Final = "_TANDEM_GENERATE_ENGINE"
+"""Set by the generate service: other programs on the host that use vLLM are left as they are.
+Not with the prefix of settings, of which unknown ones are errors."""
 
 _LLAVA_ONEVISION: Final = "generate_service.vllm_llava_onevision:LlavaOnevision"
 
