@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-dev.lock
 
-.PHONY: setup demo up test test-all models fuzz check format docs
+.PHONY: setup demo up test test-all models fuzz bench check format docs
 
 setup: $(VENV)/.complete
 
@@ -43,3 +43,6 @@ models: setup
 
 fuzz: setup
 	$(BIN)/python -m tests.hostile
+
+bench: setup
+	$(BIN)/python -m benchmarks.serving --write
