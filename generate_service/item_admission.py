@@ -25,13 +25,11 @@ class ItemLimits:
         most: how many may be in one request; None for any number.
         sample: one that the processor made; None if it makes none by itself.
         rule: finds how many embeddings an item yields; None where none is known for the model.
-        optional: keywords of the sample that an item may lack.
     """
 
     most: int | None
     sample: Sample | None
     rule: Rule | None
-    optional: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def _check_item(
 ) -> None:
     if limits.sample is None:
         return
-    check_like_sample(item, limits.sample, optional=limits.optional, param=param)
+    check_like_sample(item, limits.sample, param=param)
     if limits.rule is not None:
         _check_rows(_rows(ItemReader(item, limits.sample, param), limits.rule), place, param)
 

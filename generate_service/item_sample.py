@@ -1,6 +1,6 @@
 """What the items of one modality are made of, as the model's own processor makes them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
@@ -40,17 +40,12 @@ Sample: TypeAlias = Mapping[str, SampleElement]
 """The elements of an item that the processor made, by keyword."""
 
 
-def check_like_sample(
-    item: MultiModalItem, sample: Sample, *, optional: Collection[str] = (), param: str
-) -> None:
+def check_like_sample(item: MultiModalItem, sample: Sample, *, param: str) -> None:
     """Raise `InvalidRequest` unless `item` has the elements of `sample`, made as those are.
 
     Keywords, fields, dtypes and numbers of dimensions have to be the same; sizes may differ.
-
-    Args:
-        optional: keywords that may be missing.
     """
-    if not sample.keys() - optional <= item.elements.keys() <= sample.keys():
+    if item.elements.keys() != sample.keys():
         raise InvalidRequest(
             f"{param} has the elements {_named(item.elements)}, the model's processor makes "
             f"{_named(sample)}",

@@ -9,9 +9,6 @@ from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.vllm_item_rules import find_rules
 from generate_service.vllm_item_sample import make_samples
 
-_NOT_SUPPLIED: Final = frozenset({"feature_attention_mask"})
-"""Elements that vLLM does not ask of a client that has made a spectrum itself."""
-
 _TAKE_ROWS_FOR_MEDIA: Final = frozenset(
     {
         "Qwen2_5OmniForConditionalGeneration",
@@ -51,7 +48,6 @@ def media_limits(
                 most[modality],
                 samples.get(modality),
                 rules.get(modality),
-                _NOT_SUPPLIED if media.enable_mm_embeds else frozenset(),
             )
             for modality in info.supported_mm_limits
         },

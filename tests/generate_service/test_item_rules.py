@@ -297,15 +297,6 @@ def test_an_item_without_an_element_is_refused() -> None:
     assert "image_grid_thw, pixel_values" in error.message
 
 
-def test_an_element_that_is_optional_may_be_missing() -> None:
-    given = features(item_of({key: GRID[key] for key in ("pixel_values", "image_grid_thw")}), PLACE)
-    sample = sample_of(GRID | {"mask": ones(1)})
-    refused = ItemLimits(most=None, sample=sample, rule=GRID_RULE)
-    taken = ItemLimits(most=None, sample=sample, rule=GRID_RULE, optional=frozenset({"mask"}))
-    refusal(given, limits(items={"image": refused}))
-    check_media(given, limits(items={"image": taken}), hidden_size=16)
-
-
 def test_another_field_is_refused() -> None:
     item = item_of(GRID)
     item.elements["pixel_values"] = ItemElement(
