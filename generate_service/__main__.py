@@ -21,6 +21,8 @@ KEEP_ALIVE_S: Final = 75
 def main() -> None:
     vllm_cpu.prepare_environment()
     os.environ[SERVED_VARIABLE] = "1"
+    # As `vllm serve` has it: what is forked from a process with threads may hang.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     service_log.set_up_log()
     vllm_version.warn_of_another_version()
     settings, args = parse_generate_args(sys.argv[1:], os.environ)
