@@ -94,7 +94,7 @@ async def read_stream(client: httpx.AsyncClient, index: int, begun: asyncio.Even
     return text
 
 
-async def statuses(service: GenerateService, path: str) -> int:
+async def status_of(service: GenerateService, path: str) -> int:
     async with httpx.AsyncClient(trust_env=False) as client:
         try:
             return (await client.get(service.url + path)).status_code
@@ -131,7 +131,7 @@ async def test_the_service_ends_with_its_engine(service: GenerateService, victim
         named(service, victim).kill()
         start = time.monotonic()
         for path in ("/ready", "/health"):
-            while await statuses(service, path) == 200:
+            while await status_of(service, path) == 200:
                 assert time.monotonic() - start < NOT_READY_WITHIN_S
                 await asyncio.sleep(0.02)
         logger.info("not ready %.2f s after the death", time.monotonic() - start)
@@ -142,3 +142,24 @@ async def test_the_service_ends_with_its_engine(service: GenerateService, victim
     assert await asyncio.to_thread(service.wait_for_exit, 15.0) == 1
     logger.info("the service ended %.2f s after the death", time.monotonic() - start)
     await wait_for(lambda: not group_of(service), GONE_WITHIN_S)
+
+
+async def test_the_engine_is_started_again(tmp_path: Path) -> None:
+    log = tmp_path / "generate.log"
+    with GenerateService(checkpoint("gemma3"), "--on-engine-death=restart", log=log) as service:
+        old = [named(service, name) for name in ("EngineCore", "Worker")]
+        async with streaming(service) as tasks:
+            named(service, "EngineCore").kill()
+            for text in await asyncio.gather(*tasks):
+                assert text.count('"error"') == 1
+        assert await status_of(service, "/ready") == 503
+        assert await status_of(service, "/health") == 200
+        start = time.monotonic()
+        await asyncio.to_thread(service.wait_until_ready)
+        logger.info("ready %.1f s after the death", time.monotonic() - start)
+        assert not any(process.is_running() for process in old)
+        async with streaming(service) as tasks:
+            assert all(text.count('"error"') == 0 for text in await asyncio.gather(*tasks))
+        os.kill(service.pid, signal.SIGTERM)
+        assert await asyncio.to_thread(service.wait_for_exit, 20.0) == 0
+        await wait_for(lambda: not group_of(service), GONE_WITHIN_S)
