@@ -14,13 +14,16 @@ from starlette.routing import Route
 
 from generate_service.engine_holder import EngineHolder
 from generate_service.routes import GenerateRoute
+from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
 from shared_protocol.errors import TandemError
 from shared_protocol.fault_boundary import FaultBoundary
 from shared_protocol.serving_info import INFO_PATH
 
 
-def create_app(engine: EngineHolder, settings: GenerateSettings, *, version: str) -> FastAPI:
+def create_app(
+    engine: EngineHolder, requests: RunningRequests, settings: GenerateSettings, *, version: str
+) -> FastAPI:
     """Build the application around an engine that starts with it."""
 
     @asynccontextmanager
@@ -31,6 +34,7 @@ def create_app(engine: EngineHolder, settings: GenerateSettings, *, version: str
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
     route = GenerateRoute(
         engine.get,
+        requests,
         max_body_bytes=settings.max_body_bytes,
         trust_hashes=settings.item_hashes == "sent",
     )

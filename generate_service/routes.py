@@ -18,9 +18,10 @@ from generate_service.admission import ModelLimits, admit
 from generate_service.item_identity import with_content_hashes
 from generate_service.item_values import check_values
 from generate_service.request_body import ClientDisconnect, decode_body, read_body
+from generate_service.running_requests import RunningRequests
 from generate_service.vllm_request import EngineRequest, decode_request
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
-from shared_protocol.errors import TandemError
+from shared_protocol.errors import InternalError, TandemError, Unavailable
 from shared_protocol.frames import encode_frame
 from shared_protocol.json_codec import JSON_CONTENT_TYPE
 from shared_protocol.request import GenerateRequest
@@ -42,6 +43,7 @@ class GenerateRoute:
     def __init__(
         self,
         engine: Callable[[], GeneratingEngine],
+        requests: RunningRequests,
         *,
         max_body_bytes: int,
         trust_hashes: bool,
@@ -52,10 +54,21 @@ class GenerateRoute:
             trust_hashes: whether items keep the hashes that they came with.
         """
         self._engine = engine
+        self._requests = requests
         self._max_body_bytes = max_body_bytes
         self._trust_hashes = trust_hashes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Answer(send)
+        try:
+            with self._requests.one():
+                await self._respond(scope, receive, answer)
+        except TandemError as error:
+            if not answer.begun:
+                raise
+            await answer.fail(error)
+
+    async def _respond(self, scope: Scope, receive: Receive, answer: "Answer") -> None:
         engine = self._engine()
         try:
             body = await read_body(scope, receive, limit=self._max_body_bytes)
@@ -68,8 +81,8 @@ class GenerateRoute:
         engine_request = decode_request(
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )
-        answer = _answer_writer(scope, request)
-        await until_disconnect(receive, _write(answer, engine.generate(engine_request), send))
+        writer = _answer_writer(scope, request)
+        await until_disconnect(receive, answer.write(writer, engine.generate(engine_request)))
 
     def _examine(self, request: GenerateRequest) -> GenerateRequest:
         check_values(request)
@@ -113,38 +126,62 @@ class AnswerWriter(Protocol):
     def failure(self, error: TandemError) -> bytes: ...
 
 
-async def _write(
-    answer: AnswerWriter, generation: AsyncIterator[list[TokenDelta]], send: Send
-) -> None:
-    async with aclosing(generation) as steps:  # type: ignore[type-var]
-        if answer.whole:
-            deltas = [delta async for step in steps for delta in step]
-            content = answer.deltas(deltas) + answer.end()
-            await _start(answer, send, length=len(content))
-            await _body(send, content, more=False)
-            return
-        # The status waits for the first step: a failure before it is an HTTP error.
-        first = await anext(steps)
-        await _start(answer, send)
-        await _body(send, answer.deltas(first))
-        try:
+class Answer:
+    """What is sent to the client.
+
+    Attributes:
+        begun: whether the status has been sent.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._writer: AnswerWriter | None = None
+        self._ended = False
+
+    @property
+    def begun(self) -> bool:
+        return self._writer is not None
+
+    async def write(
+        self, writer: AnswerWriter, generation: AsyncIterator[list[TokenDelta]]
+    ) -> None:
+        async with aclosing(generation) as steps:  # type: ignore[type-var]
+            if writer.whole:
+                deltas = [delta async for step in steps for delta in step]
+                content = writer.deltas(deltas) + writer.end()
+                await self._begin(writer, length=len(content))
+                await self._end(content)
+                return
+            # The status waits for the first step: a failure before it is an HTTP error.
+            first = await anext(steps)
+            await self._begin(writer)
+            await self._add(writer.deltas(first))
             async for step in steps:
-                await _body(send, answer.deltas(step))
-        except TandemError as error:
-            await _body(send, answer.failure(error), more=False)
+                await self._add(writer.deltas(step))
+            await self._end(writer.end())
+
+    async def fail(self, error: TandemError) -> None:
+        """End an answer that has begun, unless all of it has been sent."""
+        if self._writer is None or self._writer.whole or self._ended:
             return
-        await _body(send, answer.end(), more=False)
+        if isinstance(error, Unavailable):
+            # That one says of a request that nobody began it.
+            error = InternalError(error.message)
+        await self._end(self._writer.failure(error))
 
+    async def _begin(self, writer: AnswerWriter, *, length: int | None = None) -> None:
+        headers = [(b"content-type", writer.content_type.encode())]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._writer = writer
 
-async def _start(answer: AnswerWriter, send: Send, *, length: int | None = None) -> None:
-    headers = [(b"content-type", answer.content_type.encode())]
-    if length is not None:
-        headers.append((b"content-length", str(length).encode()))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async def _add(self, content: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": content, "more_body": True})
 
-
-async def _body(send: Send, content: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": content, "more_body": more})
+    async def _end(self, content: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": content, "more_body": False})
+        self._ended = True
 
 
 class FrameWriter:

@@ -12,6 +12,7 @@ from shared_protocol.startup.declared_settings import (
     one_of,
     port_number,
     positive_int,
+    positive_seconds,
     setting,
 )
 from shared_protocol.startup.vllm_flags import Service
@@ -52,6 +53,39 @@ class GenerateSettings:
         "Whether blocks of the KV cache are zeroed before a request gets them. With `off`, as "
         "vLLM has it, a request whose numbers overflow can spoil later answers to others.",
         default="on",
+    )
+    on_engine_death: str = setting(
+        one_of("exit", "restart"),
+        "What follows when the engine dies. `exit`: the service ends with status 1, for a "
+        "supervisor to start it again. `restart`: it stays, not ready, and starts the engine "
+        "again, at most three times in a row; an engine that ran for ten minutes ends the row.",
+        default="exit",
+    )
+    shutdown_grace_s: float = setting(
+        positive_seconds,
+        "How long requests may still run after SIGTERM; then their streams end with a failure. "
+        "The default leaves five of the 30 seconds after which Kubernetes kills.",
+        default=25.0,
+    )
+    max_concurrent_requests: int = setting(
+        positive_int,
+        "How many requests there may be at once, running and waiting; one more is answered 503. "
+        "The default is eight times what vLLM's engine runs at once by its own default: what "
+        "waits behind more would not be answered before its client gave up.",
+        default=2048,
+    )
+    request_read_timeout_s: float = setting(
+        positive_seconds,
+        "How long a request may take to arrive, head and body. The default is what the largest "
+        "body takes at 150 Mbit/s.",
+        default=60.0,
+    )
+    answer_stall_timeout_s: float = setting(
+        positive_seconds,
+        "How long a client may leave its answer unread once the buffers of its connection are "
+        "full. Then the connection is cut and the request aborted: what the engine makes "
+        "meanwhile is kept in memory.",
+        default=30.0,
     )
     retry_after_s: int = setting(
         positive_int,

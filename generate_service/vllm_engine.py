@@ -183,6 +183,15 @@ class Engine:
             disable_log_stats=engine_args.disable_log_stats,
             aggregate_engine_logging=engine_args.aggregate_engine_logging,
         )
+        try:
+            return await cls._complete(llm, args, compare_items)
+        except Exception:
+            # Its processes hold the memory that the next one needs.
+            await asyncio.to_thread(llm.shutdown)
+            raise
+
+    @classmethod
+    async def _complete(cls, llm: DeltaLLM, args: Namespace, compare_items: bool) -> "Engine":
         llm._run_output_handler()
         await llm.reset_mm_cache()
         adapters = [

@@ -3,6 +3,8 @@
 import os
 from typing import Final
 
+from generate_service import parent_watch
+
 SERVED_VARIABLE: Final = "_TANDEM_GENERATE_ENGINE"
 """Set by the generate service: other programs on the host that use vLLM are left as they are.
 Not with the prefix of settings, of which unknown ones are errors."""
@@ -17,10 +19,12 @@ def register() -> None:
     _calls.append(os.getpid())
     if SERVED_VARIABLE not in os.environ:
         return
+    parent_watch.start()
     from vllm.model_executor.models import ModelRegistry
 
-    from generate_service import vllm_clean_blocks
+    from generate_service import vllm_clean_blocks, vllm_coordinator
 
+    vllm_coordinator.watch()
     ModelRegistry.register_model("LlavaOnevisionForConditionalGeneration", _LLAVA_ONEVISION)
     if os.environ.get(vllm_clean_blocks.VARIABLE) == "on":
         vllm_clean_blocks.zero_new_blocks()

@@ -83,6 +83,18 @@ class PayloadTooLarge(TandemError):
     error_type = "PayloadTooLargeError"
 
 
+class RequestTooSlow(TandemError):
+    """The request was not sent within the time for it; nothing was begun."""
+
+    status = 408
+    error_type = "RequestTimeoutError"
+
+
+class HeadTooLarge(TandemError):
+    status = 431
+    error_type = "RequestHeaderFieldsTooLargeError"
+
+
 class ReplicaFailed(InternalError):
     """A replica took the request and was lost before it answered; it is not sent again.
 

@@ -1,6 +1,7 @@
 """Running an application under uvicorn, and ending it in step with those that send it requests."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -10,34 +11,65 @@ import uvicorn
 DRAIN_S: Final = 2.5
 """From saying "not ready" to taking no more connections: some probes of whoever is in front."""
 
+CUT_S: Final = 1.5
+"""From the end of the grace to the cutting of connections: what is said last has to arrive."""
+
 FAILURE_GRACE_S: Final = 10.0
 """How long streams and uploads may still run once the engine has failed."""
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that says that it is going before it goes."""
+    """A server that says that it is going before it goes.
 
-    def __init__(self, config: uvicorn.Config, *, on_drain: Callable[[], None]) -> None:
+    The first SIGTERM or SIGINT begins the end: not ready at once, no more connections after
+    `DRAIN_S`, and the server stops when nothing runs any more. The second one ends the process.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_drain: Callable[[], None],
+        grace_s: float | None = None,
+        on_grace_over: Callable[[], None] | None = None,
+    ) -> None:
         """
         Args:
-            on_drain: called at the first signal, `DRAIN_S` before connections are closed.
+            on_drain: called at the first signal.
+            grace_s: how long requests may still run after it; None for as long as they do.
+            on_grace_over: called then, to end what still runs; connections are cut `CUT_S` later.
         """
         super().__init__(config)
         self._on_drain = on_drain
+        self._grace_s = grace_s
+        self._on_grace_over = on_grace_over
         self._draining = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal; the second one ends the server as uvicorn does."""
         if self._draining:
-            super().handle_exit(sig, frame)
+            # Not uvicorn's own way, which waits for the application's end, and for its threads.
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
             return
         self._draining = True
         self._on_drain()
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_end)
+
+    def _begin_end(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_soon_threadsafe(loop.call_later, DRAIN_S, self._stop)
+        if self._grace_s is None:
+            loop.call_later(DRAIN_S, self._stop)
+            return
+        loop.call_later(min(DRAIN_S, self._grace_s), self._stop)
+        loop.call_later(self._grace_s, self._end_grace)
 
     def _stop(self) -> None:
         self.should_exit = True
+
+    def _end_grace(self) -> None:
+        if self._on_grace_over is not None:
+            self._on_grace_over()
+        asyncio.get_running_loop().call_later(CUT_S, self._cut)
 
     def stop_after_failure(self) -> None:
         """Stop now; what still runs after `FAILURE_GRACE_S` is cut."""
@@ -45,4 +77,6 @@ class DrainingServer(uvicorn.Server):
         asyncio.get_running_loop().call_later(FAILURE_GRACE_S, self._cut)
 
     def _cut(self) -> None:
-        self.force_exit = True
+        """Cut connections; not uvicorn's `force_exit`, which leaves out the application's end."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

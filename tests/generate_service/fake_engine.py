@@ -49,12 +49,17 @@ class FakeEngine:
     Attributes:
         requests: those that reached it.
         aborted: how many were closed before their last delta.
+        steps: how many were taken from it.
+        most_at_once: how many requests it has had at once.
     """
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.requests: list[EngineRequest] = []
         self.aborted = 0
+        self.steps = 0
+        self.most_at_once = 0
+        self._running = 0
         self.dead = False
         self.shut_down = False
 
@@ -69,12 +74,17 @@ class FakeEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
         self.requests.append(request)
+        self._running += 1
+        self.most_at_once = max(self.most_at_once, self._running)
         try:
             async for step in self._script(request):
+                self.steps += 1
                 yield step
         except BaseException:
             self.aborted += 1
             raise
+        finally:
+            self._running -= 1
 
     def shutdown(self) -> None:
         self.shut_down = True
@@ -94,3 +104,17 @@ async def forever(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
 async def silent(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
     await asyncio.sleep(3600)
     yield []
+
+
+async def two_seconds(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
+    for _ in range(20):
+        yield [TokenDelta(token_ids=[7])]
+        await asyncio.sleep(0.1)
+    yield [TokenDelta(token_ids=[8], finish_reason="length")]
+
+
+async def flood(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
+    """More than the buffers of a connection hold."""
+    while True:
+        yield [TokenDelta(token_ids=[7] * 10_000)]
+        await asyncio.sleep(0)

@@ -6,58 +6,29 @@ import json
 import math
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-from generate_service.app import create_app
-from generate_service.engine_holder import EngineHolder
-from generate_service.settings import GenerateSettings
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
 from shared_protocol.errors import InternalError
 from shared_protocol.frames import FrameReader
 from shared_protocol.request import GenerateRequest
+from tests.generate_service import fake_service
 from tests.generate_service.fake_engine import FakeEngine, Script, forever, silent, three_tokens
-from tests.processes import free_port
+from tests.generate_service.fake_service import PATH, REQUEST, until
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/inference/v1/generate"
 MAX_BODY_BYTES = 10_000
-SETTINGS = GenerateSettings(max_body_bytes=MAX_BODY_BYTES)
-REQUEST: dict[str, Any] = {"request_id": "r", "token_ids": [1, 2], "sampling_params": {}}
 
 
-@asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[tuple[httpx.AsyncClient, FakeEngine]]:
-    engine = FakeEngine(script)
-
-    async def start() -> FakeEngine:
-        return engine
-
-    holder = EngineHolder(start, on_failure=lambda: None, retry_after_s=3)
-    app = create_app(holder, SETTINGS, version="0")
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical"))
-    task = asyncio.create_task(server.serve())
-    url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False) as client:
-        await until(lambda: server.started)
-        yield client, engine
-    server.should_exit = True
-    await task
-    assert engine.shut_down
-
-
-async def until(condition: Any, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.01)
+def serving(script: Script) -> AbstractAsyncContextManager[tuple[httpx.AsyncClient, FakeEngine]]:
+    return fake_service.serving(script, max_body_bytes=MAX_BODY_BYTES)
 
 
 def frames_of(content: bytes) -> list[TokenDelta | Failure]:
@@ -245,48 +216,3 @@ async def test_other_bodies() -> None:
         response = await client.post(PATH, json=REQUEST | {"cache_salt": "x" * MAX_BODY_BYTES})
         assert response.status_code == 413
         assert not engine.requests
-
-
-async def test_without_an_engine() -> None:
-    started = asyncio.Event()
-    failures: list[None] = []
-
-    async def start() -> FakeEngine:
-        await started.wait()
-        raise RuntimeError("no weights")
-
-    holder = EngineHolder(start, on_failure=lambda: failures.append(None), retry_after_s=3)
-    app = create_app(holder, SETTINGS, version="0")
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with holder.running(), httpx.AsyncClient(transport=transport, base_url="http://t") as c:
-        for path in ("/ready", "/v1/models", "/inference/v1/info"):
-            response = await c.get(path)
-            assert response.status_code == 503
-            assert response.headers["Retry-After"] == "3"
-        assert (await c.get("/health")).status_code == 200
-        started.set()
-        await until(lambda: failures)
-        assert (await c.get("/health")).status_code == 503
-        assert (await c.post(PATH, json=REQUEST)).status_code == 503
-
-
-async def test_a_dying_engine_and_a_drain() -> None:
-    engine = FakeEngine(three_tokens)
-    failures: list[None] = []
-
-    async def start() -> FakeEngine:
-        return engine
-
-    holder = EngineHolder(start, on_failure=lambda: failures.append(None), retry_after_s=3)
-    app = create_app(holder, SETTINGS, version="0")
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with holder.running(), httpx.AsyncClient(transport=transport, base_url="http://t") as c:
-        await asyncio.sleep(0.05)
-        assert (await c.get("/ready")).status_code == 200
-        holder.drain()
-        assert (await c.get("/ready")).status_code == 503
-        assert (await c.get("/v1/models")).status_code == 200
-        engine.dead = True
-        await until(lambda: failures)
-        assert (await c.get("/health")).status_code == 503
-    assert failures == [None]

@@ -39,6 +39,12 @@ def test_defaults() -> None:
         "max_body_bytes": 2**30,
         "item_checks": "on",
         "item_hashes": "content",
+        "zero_kv_blocks": "on",
+        "on_engine_death": "exit",
+        "shutdown_grace_s": 25.0,
+        "max_concurrent_requests": 2048,
+        "request_read_timeout_s": 60.0,
+        "answer_stall_timeout_s": 30.0,
         "retry_after_s": 1,
     }
     assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8100)
