@@ -91,12 +91,13 @@ class RenderSettings:
     )
     image_formats: tuple[str, ...] = setting(
         str.upper,
-        "A format of images, as Pillow calls it, that is read. The default are those that "
-        "browsers and cameras write, which Pillow reads in compiled code; the others of vLLM's, "
-        "such as FITS and QOI, it reads pixel by pixel in Python, minutes for a large image.",
+        "A format of images that is read, as Pillow calls it; give the flag again for each further "
+        "one. The default are those that browsers, cameras and phones (MPO) write. vLLM reads "
+        "more, some of which, as QOI and FITS, Pillow decodes in Python: seconds for a million "
+        "pixels, in which the service does nothing else.",
         default=(
-            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF"),
-            "WEBP",
+            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA"),
+            *("TIFF", "WEBP"),
         ),
         many=True,
     )

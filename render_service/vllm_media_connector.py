@@ -168,12 +168,13 @@ def _load_audio(path: Any, **options: Any) -> Any:
 
 
 def _tell_vllm(rules: MediaRules) -> None:
-    """Set vLLM's own limits to ours; those that the operator has set hold as well."""
+    """Set vLLM's own limits to ours, unless the operator has set them to less."""
     for name, limit in (
         ("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", -(-rules.max_bytes // _MIB)),
         ("VLLM_MAX_IMAGE_PIXELS", rules.max_image_pixels),
         ("VLLM_MAX_AUDIO_DECODE_DURATION_S", rules.max_audio_s),
     ):
-        os.environ.setdefault(name, str(limit))
+        if int(os.environ.get(name, limit)) >= limit:
+            os.environ[name] = str(limit)
     # Pillow warns beyond it, and refuses beyond twice of it.
     Image.MAX_IMAGE_PIXELS = rules.max_image_pixels

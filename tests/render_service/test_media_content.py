@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from vllm import envs
+from vllm.entrypoints.speech_to_text.base import serving as speech_serving
 from vllm.exceptions import VLLMValidationError
+from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
+from vllm.multimodal.media.audio import load_audio
 
 from render_service.media_rules import MediaRules, media_rules
 from render_service.settings import RenderSettings
-from render_service.vllm_media_connector import GuardedConnector
+from render_service.vllm_media_connector import VLLMS_OWN, GuardedConnector, install
 from render_service.vllm_media_fetch import MediaSessions
 from tests.models.media import mp4, wav
 from tests.models.raw_media import files
@@ -134,6 +138,15 @@ def test_formats() -> None:
     qoi = saved(Image.new("RGB", (8, 8)), "QOI")
     assert "QOI" in refusal("image", qoi)
     assert fetch("image", qoi, replace(RULES, image_formats=frozenset({"QOI"}))).size == (8, 8)
+
+
+@pytest.mark.parametrize("form", sorted(RULES.image_formats))
+def test_every_format_that_is_read_unless_told_otherwise(form: str) -> None:
+    picture = Image.new("RGB", (32, 32))
+    options = {"save_all": True, "append_images": [picture]} if form == "MPO" else {}
+    data = saved(picture, form, **options)
+    assert Image.open(io.BytesIO(data)).format == form
+    assert fetch("image", data).size == (32, 32)
 
 
 def test_of_an_animation_the_first_frame_is_decoded() -> None:
@@ -315,6 +328,31 @@ def test_embeddings(kind: str) -> None:
         with pytest.raises(VLLMValidationError) as refused:
             fetch_embedding(wrong)
         assert refused.value.parameter == f"{kind}_embeds"
+
+
+def test_vllm_makes_the_connector_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = MEDIA_CONNECTOR_REGISTRY.name2class
+    monkeypatch.setitem(registry, VLLMS_OWN, registry[VLLMS_OWN])
+    monkeypatch.setattr(speech_serving, "load_audio", load_audio)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+    for name in ("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "VLLM_MAX_AUDIO_DECODE_DURATION_S"):
+        monkeypatch.setenv(name, "100000")
+    monkeypatch.setenv("VLLM_MAX_IMAGE_PIXELS", "5")
+
+    install(RULES)
+
+    assert (envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB, envs.VLLM_MAX_IMAGE_PIXELS) == (256, 5)
+    assert envs.VLLM_MAX_AUDIO_DECODE_DURATION_S == 600
+    made = MEDIA_CONNECTOR_REGISTRY.load(
+        envs.VLLM_MEDIA_CONNECTOR,
+        media_io_kwargs=None,
+        allowed_local_media_path="",
+        allowed_media_domains=None,
+    )
+    assert isinstance(made, GuardedConnector)
+    assert speech_serving.load_audio(io.BytesIO(wav(1, 0.5, 16_000)), sr=16_000)
+    with pytest.raises(VLLMValidationError, match="say where one is"):
+        speech_serving.load_audio(io.BytesIO(PLAYLISTS["session"]), sr=16_000)
 
 
 @pytest.mark.filterwarnings("ignore")

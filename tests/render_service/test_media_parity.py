@@ -1,5 +1,6 @@
 """Media through our connector and through vLLM's own: read, or refused, alike."""
 
+import base64
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 from vllm.connections import HTTPConnection
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.multimodal.media import MediaConnector
+from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
 from render_service.media_addresses import address_rule
 from render_service.media_rules import media_rules
 from render_service.settings import RenderSettings
 from render_service.vllm_media_connector import GuardedConnector
 from render_service.vllm_media_fetch import MediaSessions
+from tests.models.media import mp4
 from tests.models.media_server import MediaServer, media_server
 from tests.models.raw_media import files, raw_media
 
@@ -77,3 +80,21 @@ async def test_read_or_refused_as_by_vllm(server: MediaServer) -> None:
     assert refused["nothing at that address"] == refused["colour.png in circles"] == 422
     assert refused["colour.png of a stranger"] == 422
     assert refused["film.mp4 of a broken server"] == 500
+
+
+def loaders() -> list[str]:
+    registered = VIDEO_LOADER_REGISTRY.name2class
+    return [name for name in registered if not VIDEO_LOADER_REGISTRY.backend_requires_gpu(name)]
+
+
+@pytest.mark.parametrize("loader", loaders())
+async def test_films_through_every_loader_of_vllm(loader: str) -> None:
+    """A guarded loader takes the frames, and says of them, what its original does."""
+    film = base64.b64encode(mp4(6, 24, 64, 64)).decode()
+    options = {"video": {"video_backend": loader}}
+    guarded = GuardedConnector(options, rules=RULES, sessions=MediaSessions(RULES.addresses))
+    url = f"data:video/mp4;base64,{film}"
+    ours, theirs = guarded.fetch_video(url), MediaConnector(options).fetch_video(url)
+    assert np.array_equal(ours.media[0], theirs.media[0])
+    assert ours.media[1] == theirs.media[1]
+    assert ours.original_bytes == theirs.original_bytes

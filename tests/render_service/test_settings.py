@@ -53,8 +53,8 @@ def test_defaults() -> None:
         "media_fetch_timeout_s": 120.0,
         "max_media_bytes": 256 * 2**20,
         "image_formats": (
-            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF"),
-            "WEBP",
+            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA"),
+            *("TIFF", "WEBP"),
         ),
         "max_image_pixels": 178_956_970,
         "max_audio_s": 600,
