@@ -30,8 +30,9 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     # Here, because they import vLLM: a wrong flag is reported before that.
     from vllm.logger import configure_logging_from_args
 
-    from render_service import vllm_frontend
+    from render_service import vllm_frontend, vllm_media_connector
     from render_service.app import complete_app
+    from render_service.media_rules import media_rules
     from render_service.replicas import ReplicaPool
     from render_service.transport import GenerateTransport, TransportSettings
     from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
@@ -52,6 +53,7 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
         except TimeoutError as error:
             logger.error("%s", error)
             return 1
+        media_sessions = vllm_media_connector.install(media_rules(settings))
         config = vllm_frontend.build_config(args, replica)
         pool.expect(vllm_frontend.own_info(args, config, replica))
         app, engine = await vllm_frontend.build_frontend(args, config, pool, replica, settings.wire)
@@ -67,6 +69,7 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
         with refreshed_certificates(server, args):
             await server.serve()
         engine.shutdown()
+        await media_sessions.close()
     return 0
 
 

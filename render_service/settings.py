@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from shared_protocol.startup.command_line import CommandLine
 from shared_protocol.startup.declared_settings import (
+    address_network,
     http_url,
     one_of,
     port_number,
@@ -59,6 +60,71 @@ class RenderSettings:
         "How long to wait at start for the first generate service to become ready: loading a "
         "large model takes minutes.",
         default=600.0,
+    )
+    allow_private_media_addresses: tuple[str, ...] = setting(
+        address_network,
+        "A network, such as 10.1.0.0/16, from which media may be fetched although its addresses "
+        "are not public, or `all`. Give the flag again for each further one. Without it, nobody "
+        "can have this service ask hosts that only it can reach.",
+        default=(),
+        many=True,
+    )
+    max_media_redirects: int = setting(
+        positive_int,
+        "How many redirects are followed from the URL of an item; each leads only where a URL may. "
+        "The default is how many vLLM follows.",
+        default=9,
+    )
+    media_fetch_timeout_s: float = setting(
+        positive_seconds,
+        "How long fetching one item may take, with the further attempts that vLLM makes after "
+        "5, 10 or 30 s for an image, a sound or a video (`VLLM_IMAGE_FETCH_TIMEOUT` and its like). "
+        "The default lets all three attempts for an image end.",
+        default=120.0,
+    )
+    max_media_bytes: int = setting(
+        positive_int,
+        "Largest image, sound or video, as it is fetched or sent. The default, 256 MiB, is vLLM's "
+        "(`VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB`); for a sound, vLLM's 25 MiB hold as well "
+        "(`VLLM_MAX_AUDIO_CLIP_FILESIZE_MB`).",
+        default=256 * 2**20,
+    )
+    image_formats: tuple[str, ...] = setting(
+        str.upper,
+        "A format of images that is read, as Pillow calls it; give the flag again for each further "
+        "one. The default are those that browsers, cameras and phones (MPO) write. vLLM reads "
+        "more, some of which, as QOI and FITS, Pillow decodes in Python: seconds for a million "
+        "pixels, in which the service does nothing else.",
+        default=(
+            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA"),
+            *("TIFF", "WEBP"),
+        ),
+        many=True,
+    )
+    max_image_pixels: int = setting(
+        positive_int,
+        "Most pixels of an image, or of a frame of a video, looked at before it is decoded. The "
+        "default is vLLM's and Pillow's (`VLLM_MAX_IMAGE_PIXELS`), 0.5 GB as RGB.",
+        default=178_956_970,
+    )
+    max_audio_s: int = setting(
+        positive_int,
+        "Longest sound, in whole seconds. The default, ten minutes, is vLLM's "
+        "(`VLLM_MAX_AUDIO_DECODE_DURATION_S`), and so is the bound on its decoded samples, "
+        "256 MiB (`VLLM_MAX_AUDIO_DECODE_BYTES`).",
+        default=600,
+    )
+    max_video_frames: int = setting(
+        positive_int,
+        "Most frames of a video file; all up to the last that the model looks at are decoded. The "
+        "default are two hours with 60 in a second.",
+        default=432_000,
+    )
+    max_video_decoded_bytes: int = setting(
+        positive_int,
+        "Most memory that the frames that a model looks at may take as RGB. The default, 5 GiB, "
+        "holds 768 frames of 1920 x 1080, the most that vLLM takes for Qwen's models.",
+        default=5 * 2**30,
     )
 
 

@@ -95,6 +95,13 @@ class HeadTooLarge(TandemError):
     error_type = "RequestHeaderFieldsTooLargeError"
 
 
+class Unprocessable(TandemError):
+    """The request is well-formed, but what it points to cannot be had."""
+
+    status = 422
+    error_type = "UnprocessableEntityError"
+
+
 class ReplicaFailed(InternalError):
     """A replica took the request and was lost before it answered; it is not sent again.
 

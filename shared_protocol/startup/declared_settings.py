@@ -5,6 +5,7 @@ A field's name makes its flag and its variable: ``max_body_bytes`` is ``--max-bo
 """
 
 import dataclasses
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -47,6 +48,12 @@ class Setting:
     @property
     def label(self) -> str:
         return f"--{self.flag_name} ({variable(self.flag_name)})"
+
+    @property
+    def shown_default(self) -> str:
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default)) or "none"
+        return str(self.default)
 
 
 def setting(
@@ -99,6 +106,14 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def address_network(text: str) -> str:
+    """A network in CIDR notation, an address, or ``all``."""
+    try:
+        return text if text == "all" else str(ipaddress.ip_network(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a network like 10.0.0.0/8, or all") from None
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

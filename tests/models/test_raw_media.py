@@ -24,6 +24,7 @@ FLAGS = (
     *COMMON_FLAGS,
 )
 FRONT_FLAGS = ("--trust-request-mm-kwargs",)
+RENDER_FLAGS = (*FRONT_FLAGS, "--allow-private-media-addresses=127.0.0.1")
 MUST_BE_REFUSED = {"no picture", "no sound", "no film", "nothing at that address"}
 MUST_BE_ANSWERED = {
     *("colour.png by HTTPS", "sound.wav by HTTPS", "film.mp4 by HTTPS"),
@@ -78,7 +79,7 @@ def test_raw_media_are_answered_or_refused_alike(server: MediaServer, tmp_path: 
     # vLLM has fields for them, and dies of them with this model.
     supplied = [*supplied_pictures(), *supplied_sounds()]
     deadly = {name: _chat(*parts) for name, parts in supplied if name in DEADLY}
-    with Pair(model, logs=tmp_path, flags=FLAGS, render_flags=FRONT_FLAGS, env=trusting) as pair:
+    with Pair(model, logs=tmp_path, flags=FLAGS, render_flags=RENDER_FLAGS, env=trusting) as pair:
         refused = asyncio.run(ask_all(pair.render, deadly))
         ours = asyncio.run(ask_all(pair.render, asked))
     with Monolith(

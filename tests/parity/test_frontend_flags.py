@@ -103,7 +103,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory, web: int) -> Iterator[Sides]
         f"--allowed-local-media-path={media}",
     )
     with ExitStack() as stack:
-        pair = stack.enter_context(Pair(model, logs=logs, flags=FLAGS, render_flags=flags))
+        render_flags = (*flags, "--allow-private-media-addresses=127.0.0.1")
+        pair = stack.enter_context(Pair(model, logs=logs, flags=FLAGS, render_flags=render_flags))
         monolith = stack.enter_context(Monolith(model, *FLAGS, *flags, log=logs / "monolith.log"))
         yield Sides(pair.url, monolith.url, allowed, forbidden, web)
 

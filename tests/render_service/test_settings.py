@@ -48,6 +48,18 @@ def test_defaults() -> None:
         "connect_timeout_s": 3.0,
         "probe_interval_s": 1.0,
         "startup_timeout_s": 600.0,
+        "allow_private_media_addresses": (),
+        "max_media_redirects": 9,
+        "media_fetch_timeout_s": 120.0,
+        "max_media_bytes": 256 * 2**20,
+        "image_formats": (
+            *("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA"),
+            *("TIFF", "WEBP"),
+        ),
+        "max_image_pixels": 178_956_970,
+        "max_audio_s": 600,
+        "max_video_frames": 432_000,
+        "max_video_decoded_bytes": 5 * 2**30,
     }
     assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8000)
     with pytest.raises(FrozenInstanceError):
@@ -127,6 +139,18 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
     assert args.api_key is None
 
 
+def test_networks_and_formats_of_media() -> None:
+    settings, _ = parse(
+        *MINIMAL,
+        *("--allow-private-media-addresses=10.0.0.0/8", "--allow-private-media-addresses=::1"),
+        TANDEM_IMAGE_FORMATS="png,jpeg",
+    )
+    assert settings.allow_private_media_addresses == ("10.0.0.0/8", "::1/128")
+    assert settings.image_formats == ("PNG", "JPEG")
+    settings, _ = parse(*MINIMAL, TANDEM_ALLOW_PRIVATE_MEDIA_ADDRESSES="all")
+    assert settings.allow_private_media_addresses == ("all",)
+
+
 def test_several_generate_services() -> None:
     settings, _ = parse(
         "--model", "m", "--generate-url", "http://a", "--generate-url=https://b:8100/"
@@ -171,6 +195,12 @@ def test_several_generate_services() -> None:
             {},
             "--startup-timeout-s (TANDEM_STARTUP_TIMEOUT_S): 'nan' is not a number of seconds "
             "above 0",
+        ),
+        (
+            (*MINIMAL, "--allow-private-media-addresses=10.0.0.1/8"),
+            {},
+            "--allow-private-media-addresses (TANDEM_ALLOW_PRIVATE_MEDIA_ADDRESSES): "
+            "'10.0.0.1/8' is not a network like 10.0.0.0/8, or all",
         ),
         (
             (*MINIMAL, "--wire=yaml"),
