@@ -83,13 +83,17 @@ class GuardedConnector(MediaConnector):
         allowed = self.allowed_local_media_path
         if allowed is None:
             raise InvalidRequest("The URL of media must be one of HTTP, HTTPS or data.")
-        path = Path(url2pathname((url_spec.netloc or "") + (url_spec.path or ""))).resolve()
-        if allowed not in path.parents:
-            # What vLLM says, without the paths.
-            raise ValueError(
-                "The file path <path> must be a subpath of `--allowed-local-media-path <path>`."
-            )
-        return media_io.load_file(path)
+        path = Path(url2pathname((url_spec.netloc or "") + (url_spec.path or "")))
+        try:
+            path = path.resolve()
+            if allowed in path.parents:
+                return media_io.load_file(path)
+        except (OSError, RuntimeError) as error:  # Links that lead round are a RuntimeError.
+            raise InvalidRequest("The file cannot be read.") from error
+        # What vLLM says, without the paths.
+        raise ValueError(
+            "The file path <path> must be a subpath of `--allowed-local-media-path <path>`."
+        )
 
     def fetch_image_embedding(self, data: str) -> torch.Tensor:
         return _embedding(data, "image_embeds")

@@ -293,11 +293,15 @@ def test_files_of_the_host(kind: str, tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "link.png").symlink_to("/etc/hostname")
     (inside / "endless").symlink_to("/dev/zero")
+    (inside / "round").symlink_to(inside / "round")
     (inside / "folder").mkdir()
     outside = tmp_path / "out.png"
     outside.write_bytes(png(1))
     for options in ({}, {"allowed_local_media_path": str(inside)}):
-        for path in ("inside/link.png", "inside/endless", "inside/folder", "out.png", "inside/a"):
+        for path in (
+            *("inside/link.png", "inside/endless", "inside/folder", "inside/round", "inside/a"),
+            *("out.png", "inside/" + "a" * 300),
+        ):
             read = getattr(connector(RULES, **options), f"fetch_{kind}")
             with pytest.raises((VLLMValidationError, ValueError)) as refused:
                 read((tmp_path / path).as_uri())

@@ -17,6 +17,7 @@ from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import decode_binary
 from tests.checkpoints import checkpoint
 from tests.embeddings import embeds_part
+from tests.hostile.test_bad_requests import BAD
 from tests.pair import RenderService
 from tests.pictures import data_url, png
 from tests.render_service.fake_generate import INFO, FakeGenerate, answer
@@ -111,6 +112,21 @@ def test_an_allowed_picture_is_answered(service: Service, server: WaywardServer)
     for url in (server.url("/a.png"), server.url("/to?url=/a.png"), data_url(png(1))):
         response = service.chat(image(url))
         assert response.status_code == 200, response.text
+
+
+ALREADY_REFUSED = {
+    name: case
+    for name, case in BAD.items()
+    if name.startswith(("image", "infinite embeddings", "embeddings"))
+}
+
+
+@pytest.mark.parametrize("name", ALREADY_REFUSED)
+def test_refusals_are_where_they_were(service: Service, name: str) -> None:
+    body, status, param = ALREADY_REFUSED[name]
+    error = service.error(*body["messages"][0]["content"])
+    assert (error["code"], error["param"]) == (status, param)
+    assert "/" not in error["message"]
 
 
 def test_other_addresses(service: Service, server: WaywardServer) -> None:
