@@ -40,11 +40,19 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     if (unusable := certificates_error(args)) is not None:
         logger.error("%s", unusable)
         return 2
-    transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
+    transport_settings = TransportSettings(
+        connect_timeout_s=settings.connect_timeout_s,
+        probe_timeout_s=settings.probe_timeout_s,
+        # Twice the time in which a silent replica is found out.
+        continue_timeout_s=2 * (settings.probe_interval_s + settings.probe_timeout_s),
+    )
     async with (
         GenerateTransport(transport_settings) as transport,
         ReplicaPool(
-            settings.generate_url, transport, probe_interval_s=settings.probe_interval_s
+            settings.generate_url,
+            transport,
+            probe_interval_s=settings.probe_interval_s,
+            stall_s=settings.replica_stall_s,
         ) as pool,
     ):
         try:

@@ -54,6 +54,18 @@ class RenderSettings:
         "Time between two looks at a generate service's readiness.",
         default=1.0,
     )
+    probe_timeout_s: float = setting(
+        positive_seconds,
+        "How long a generate service may take to answer such a look. One that takes longer gets no "
+        "requests until it answers again, and those that it has not begun go elsewhere.",
+        default=1.0,
+    )
+    replica_stall_s: float = setting(
+        positive_seconds,
+        "How long a generate service may answer no look at all before the requests that it has "
+        "are given up. One that answers may take any time for its tokens.",
+        default=20.0,
+    )
     startup_timeout_s: float = setting(
         positive_seconds,
         "How long to wait at start for the first generate service to become ready: loading a "

@@ -200,7 +200,11 @@ class FakeGenerate:
         probes: how often /ready was asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """
+        Args:
+            port: to listen on; 0 takes a free one.
+        """
         self.behaviour: Behaviour = answer(FIRST, LAST)
         self.info: ServingInfo | bytes = INFO
         self.not_ready: str | None = None
@@ -208,7 +212,7 @@ class FakeGenerate:
         self.requests: list[ReceivedRequest] = []
         self.disconnects = 0
         self.probes = 0
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", port)) as listener:
             self.port: int = listener.getsockname()[1]
 
     @property

@@ -47,6 +47,8 @@ def test_defaults() -> None:
         "wire": "binary",
         "connect_timeout_s": 3.0,
         "probe_interval_s": 1.0,
+        "probe_timeout_s": 1.0,
+        "replica_stall_s": 20.0,
         "startup_timeout_s": 600.0,
     }
     assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8000)
