@@ -131,19 +131,18 @@ class ReplicaPool:
             "No generate replica takes requests at the moment", retry_after_s=retry_after_s
         )
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "ready": self.has_ready_replica() and not self._draining,
-            "replicas": [
-                {
-                    "url": replica.name,
-                    "ready": replica.ready,
-                    "outstanding": replica.outstanding,
-                    "reason": replica.reason,
-                }
-                for replica in self._replicas
-            ],
-        }
+    def status(self, *, addresses: bool = True) -> dict[str, Any]:
+        """What to say of the pool.
+
+        Args:
+            addresses: whether to say where replicas are and why they are out of rotation, of which
+                the reason may tell an address as well.
+        """
+        rows = []
+        for replica in self._replicas:
+            where = {"url": replica.name, "reason": replica.reason} if addresses else {}
+            rows.append({"ready": replica.ready, "outstanding": replica.outstanding, **where})
+        return {"ready": self.has_ready_replica() and not self._draining, "replicas": rows}
 
     async def wait_for_first(self, timeout_s: float) -> ServingInfo:
         """Wait until one replica is ready, and return what it serves.

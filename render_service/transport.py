@@ -18,7 +18,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -158,9 +158,16 @@ class GenerateTransport:
         settings: TransportSettings | None = None,
         *,
         ssl_context: ssl.SSLContext | None = None,
+        credential: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            ssl_context: for replicas that are asked by https.
+            credential: what replicas want to see, asked for each time; a URL's own goes first.
+        """
         self._settings = settings or TransportSettings()
         self._ssl_context = ssl_context or httpx.create_ssl_context()
+        self._credential = credential
         self._client = self._make_client()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -242,7 +249,11 @@ class GenerateTransport:
         # A client of its own: a probe asks whether the replica still takes connections, and does
         # not wait for one behind the streams.
         async with self._make_client() as client:
-            return await client.get(address, auth=auth)
+            return await client.get(address, auth=auth, headers=self._authorization())
+
+    def _authorization(self) -> dict[str, str]:
+        credential = self._credential()
+        return {} if credential is None else {"Authorization": f"Bearer {credential}"}
 
     @asynccontextmanager
     async def stream(
@@ -300,7 +311,12 @@ class GenerateTransport:
         self, exchange: Exchange, url: str, body: bytes, headers: dict[str, str]
     ) -> httpx.Response:
         address, auth = _address(url, GENERATE_PATH)
-        headers = {"Accept": FRAMES_CONTENT_TYPE, **EXPECT_HEADERS, **headers}
+        headers = {
+            "Accept": FRAMES_CONTENT_TYPE,
+            **EXPECT_HEADERS,
+            **self._authorization(),
+            **headers,
+        }
         request = self._client.build_request("POST", address, content=body, headers=headers)
         try:
             return await self._send(exchange, request, auth)

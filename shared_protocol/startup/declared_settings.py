@@ -8,6 +8,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -45,16 +46,28 @@ class Setting:
         return self.name.replace("_", "-")
 
     @property
+    def shown_default(self) -> str:
+        if self.default is None:
+            return "required"
+        return "none" if self.default == "" else f"{self.default}"
+
+    @property
     def label(self) -> str:
         return f"--{self.flag_name} ({variable(self.flag_name)})"
 
 
 def setting(
-    read: Callable[[str], object], about: str, *, default: object = None, many: bool = False
+    read: Callable[[str], object],
+    about: str,
+    *,
+    default: object = None,
+    many: bool = False,
+    secret: bool = False,
 ) -> Any:
-    """Declare a field; without a default it is required."""
+    """Declare a field; without a default it is required, and a secret one is not shown."""
     return dataclasses.field(
         default=dataclasses.MISSING if default is None else default,
+        repr=not secret,
         metadata={"read": read, "about": about, "default": default, "many": many},
     )
 
@@ -91,6 +104,13 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def limit(text: str) -> int:
+    """A number that 0 stands for no limit in."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a whole number, 0 for no limit")
+    return int(text)
+
+
 def positive_seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -99,6 +119,13 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def pem_file(text: str) -> str:
+    """The path of a file that is there."""
+    if not Path(text).is_file():
+        raise ValueError(f"{text!r} is not a file")
+    return text
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

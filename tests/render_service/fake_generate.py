@@ -263,6 +263,12 @@ class FakeGenerate:
             await asyncio.sleep(0)
             self._reset_connections()
 
+    def freeze(self) -> threading.Event:
+        """Do nothing at all, as a stopped process does, until the event is set."""
+        thawed = threading.Event()
+        self._loop.call_soon_threadsafe(thawed.wait)
+        return thawed
+
     def kill(self) -> None:
         """End as a killed process does: nobody listens, and every connection is reset."""
         self._loop.call_soon_threadsafe(self._cut_off)
