@@ -14,6 +14,8 @@ from typing import Any, Final
 import httpcore
 import httpx
 
+from render_service.patience import finished_within
+
 EXPECT_HEADERS: Final = {"Expect": "100-continue"}
 
 _ASKING: Final = b"HTTP/1.1 100"
@@ -63,8 +65,21 @@ class ExpectingTransport(httpx.AsyncHTTPTransport):
 
 
 class _Backend(httpcore.AnyIOBackend):
-    async def connect_tcp(self, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
-        return _Stream(await super().connect_tcp(*args, **options))
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        connect = super().connect_tcp(host, port, None, local_address, socket_options)
+        if timeout is None:
+            return _Stream(await connect)
+        try:
+            return _Stream(await finished_within(timeout, connect))
+        except TimeoutError:
+            raise httpcore.ConnectTimeout from None
 
 
 class _Stream(httpcore.AsyncNetworkStream):

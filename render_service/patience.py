@@ -26,8 +26,13 @@ async def finished_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         for _ in range(math.ceil(seconds / step_s)):
             await asyncio.wait([task], timeout=step_s)
             if task.done():
-                return task.result()
-        raise TimeoutError
+                break
+        else:
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled():
+            raise TimeoutError
+        return task.result()
     finally:
         task.cancel()
         await asyncio.wait([task])

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -244,3 +244,19 @@ async def deaf_client(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWr
     await reader.readuntil(b"\r\n\r\n")
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     return reader, writer
+
+
+def tokens(count: int) -> Sequence[TokenDelta]:
+    return [TOKEN] * (count - 1) + [END]
+
+
+@pytest.mark.slow
+async def test_512_streams_at_a_time(model: Path) -> None:
+    async with serving(model) as served:
+        served.replica.behaviour = answer(*tokens(8), delay_s=0.2)
+        texts = await asyncio.gather(*(served.stream() for _ in range(512)))
+        assert [text[:300] for text in texts if not text.startswith("HTTP/1.1 200")] == []
+        assert len(served.replica.requests) == 512
+    assert all(text.startswith("HTTP/1.1 200") for text in texts)
+    assert sum(errors_of(text) for text in texts) == 0
+    assert all(text.count('"content":') >= 8 and "[DONE]" in text for text in texts)
