@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpcore
 import httpx
 
-from render_service.patience import finished_within
+from render_service.patience import patient_timeout
 
 EXPECT_HEADERS: Final = {"Expect": "100-continue"}
 
@@ -77,7 +77,8 @@ class _Backend(httpcore.AnyIOBackend):
         if timeout is None:
             return _Stream(await connect)
         try:
-            return _Stream(await finished_within(timeout, connect))
+            async with patient_timeout(timeout):
+                return _Stream(await connect)
         except TimeoutError:
             raise httpcore.ConnectTimeout from None
 

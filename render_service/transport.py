@@ -33,7 +33,7 @@ from render_service.expect_continue import (
     Handshake,
     handshake_of_task,
 )
-from render_service.patience import finished_within
+from render_service.patience import patient_timeout
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
 from shared_protocol.errors import (
@@ -233,7 +233,8 @@ class GenerateTransport:
         address, auth = _address(url, path)
         timeout_s = self._settings.probe_timeout_s
         try:
-            response = await finished_within(timeout_s, self._get(address, auth))
+            async with patient_timeout(timeout_s):
+                response = await self._get(address, auth)
         except TimeoutError as error:
             raise NoAnswer(f"no answer on {path} within {timeout_s:g} s") from error
         except httpx.HTTPError as error:

@@ -40,6 +40,7 @@ TOKEN = TokenDelta(token_ids=[7])
 END = TokenDelta(token_ids=[7], finish_reason="stop")
 STALL_S = 2.0
 SLACK_S = 3.0
+DEAF = 2
 
 
 class Served:
@@ -215,20 +216,20 @@ async def test_a_client_that_does_not_read_takes_little_and_is_cut_off(model: Pa
         served.replica.behaviour = pour
         memory = psutil.Process().memory_info
         before = memory().rss
-        readers = [await deaf_client(served.port) for _ in range(8)]
-        await eventually(lambda: len(served.replica.requests) == 9)
+        readers = [await deaf_client(served.port) for _ in range(DEAF)]
+        await eventually(lambda: len(served.replica.requests) == 1 + DEAF)
         served.replica.behaviour = answer(TOKEN, END)
         largest = 0
         others = 0
         deadline = time.monotonic() + 30
-        while served.replica.disconnects < 8 and time.monotonic() < deadline:
+        while served.replica.disconnects < DEAF and time.monotonic() < deadline:
             text = await served.stream()
             assert "[DONE]" in text
             others += 1
             largest = max(largest, memory().rss - before)
             await asyncio.sleep(0.05)
-        assert served.replica.disconnects == 8
-        assert others > 3
+        assert served.replica.disconnects == DEAF
+        assert others > 1
         assert largest < 200 * 2**20
         for _, writer in readers:
             writer.close()
