@@ -37,7 +37,8 @@ def filled(page: str) -> str:
 def _settings_table(command_line: CommandLine[Any]) -> str:
     rows = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
     for setting in command_line.settings:
-        default = "required" if setting.default is None else f"`{setting.shown_default}`"
+        default = setting.shown_default
+        default = f"`{default}`" if setting.default else default
         name = setting.flag_name
         rows.append(f"| `--{name}` | `{variable(name)}` | {default} | {setting.about} |")
     return _lines(rows)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from generate_service.item_identity import ITEM_HASHES
+from shared_protocol.keys import key_file
 from shared_protocol.startup.command_line import CommandLine
 from shared_protocol.startup.declared_settings import (
     one_of,
@@ -32,6 +33,20 @@ class GenerateSettings:
         "Largest request body. Rendered media are much larger than what a client uploads: one "
         "image of 896 x 896 is 9.6 MB, so that the default, 1 GiB, holds about a hundred.",
         default=2**30,
+    )
+    generate_api_key: str = setting(
+        str,
+        "The credential by which render services are known: without it nobody gets more than "
+        "/health, /ready, /version and /metrics. Better as variable or file: others on the host "
+        "can read a command line.",
+        default="",
+        secret=True,
+    )
+    generate_api_key_file: str = setting(
+        key_file,
+        "A file of such credentials, one a line, each of which is accepted. It is read again when "
+        "it changes.",
+        default="",
     )
     item_checks: str = setting(
         one_of("on", "off"),

@@ -32,20 +32,40 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
 
     from render_service import vllm_frontend, vllm_media_connector
     from render_service.app import complete_app
+    from render_service.client_keys import client_keys, keys_error
+    from render_service.connection_limits import ConnectionLimits
     from render_service.media_rules import media_rules
     from render_service.replicas import ReplicaPool
+    from render_service.tier_credentials import credentials_error, sent_credential, tls_context
     from render_service.transport import GenerateTransport, TransportSettings
     from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 
     service_log.set_level(configure_logging_from_args(args).log_level)
-    if (unusable := certificates_error(args)) is not None:
-        logger.error("%s", unusable)
-        return 2
-    transport_settings = TransportSettings(connect_timeout_s=settings.connect_timeout_s)
+    for unusable in (
+        certificates_error(args),
+        keys_error(settings, args),
+        credentials_error(settings),
+    ):
+        if unusable is not None:
+            logger.error("%s", unusable)
+            return 2
+    transport_settings = TransportSettings(
+        connect_timeout_s=settings.connect_timeout_s,
+        probe_timeout_s=settings.probe_timeout_s,
+        # Twice the time in which a silent replica is found out.
+        continue_timeout_s=2 * (settings.probe_interval_s + settings.probe_timeout_s),
+    )
     async with (
-        GenerateTransport(transport_settings) as transport,
+        GenerateTransport(
+            transport_settings,
+            ssl_context=tls_context(settings),
+            credential=sent_credential(settings),
+        ) as transport,
         ReplicaPool(
-            settings.generate_url, transport, probe_interval_s=settings.probe_interval_s
+            settings.generate_url,
+            transport,
+            probe_interval_s=settings.probe_interval_s,
+            stall_s=settings.replica_stall_s,
         ) as pool,
     ):
         try:
@@ -61,10 +81,16 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
             app,
             engine,
             pool,
-            max_body_bytes=settings.max_body_bytes,
+            settings,
+            keys=client_keys(settings, args),
             version=service_log.own_version(),
         )
-        server = make_server(app, args, on_drain=pool.drain)
+        limits = ConnectionLimits(
+            head_timeout_s=settings.request_read_timeout_s,
+            max_head_bytes=settings.max_head_bytes,
+            write_timeout_s=settings.response_write_timeout_s,
+        )
+        server = make_server(app, args, limits=limits, on_drain=pool.drain)
         app.state.server = server
         with refreshed_certificates(server, args):
             await server.serve()

@@ -2,24 +2,37 @@
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.middleware import Middleware
 from vllm.entrypoints.scale_out.derender.api_router import router as derender_router
+from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from render_service.body_limit import BodyLimit
+from render_service.concurrency_limit import ConcurrencyLimit
+from render_service.generation_limit import GenerationLimit
 from render_service.held_status import HeldStatus
+from render_service.key_gate import KeyGate, KeyLimits
 from render_service.not_offered import not_offered_router
 from render_service.remote_engine import RemoteEngine, ReplicasUnavailable
 from render_service.replicas import ReplicaPool
+from render_service.settings import RenderSettings
 from render_service.vllm_chat_route import chat_router, name_messages_in_errors
 from render_service.vllm_render_routes import render_router
 from render_service.vllm_stream_errors import report_errors_in_streams
 from shared_protocol.errors import Unavailable
 from shared_protocol.fault_boundary import FaultBoundary
+from shared_protocol.keys import KeyRing
 
 
 def complete_app(
-    app: FastAPI, engine: RemoteEngine, pool: ReplicaPool, *, max_body_bytes: int, version: str
+    app: FastAPI,
+    engine: RemoteEngine,
+    pool: ReplicaPool,
+    settings: RenderSettings,
+    *,
+    keys: KeyRing | None,
+    version: str,
 ) -> FastAPI:
-    """Add readiness, the ``/render`` endpoints and the body limit to vLLM's application."""
+    """Add readiness, the ``/render`` endpoints, keys and limits to vLLM's application."""
     app.title, app.version = "Tandem render service", version
     # In front of vLLM's own routes of these paths.
     app.router.routes[:0] = not_offered_router().routes
@@ -33,14 +46,21 @@ def complete_app(
         ]
     # vLLM has built the stack of middleware already; without it, it is built when first used.
     app.middleware_stack = None
+    _put_key_gate(app, settings, keys)
     app.add_middleware(HeldStatus)
+    app.add_middleware(GenerationLimit, max_generations=settings.max_generations_per_request)
     app.add_middleware(FaultBoundary)
-    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_bytes,
+        timeout_s=settings.request_read_timeout_s,
+    )
+    app.add_middleware(ConcurrencyLimit, max_requests=settings.max_concurrent_requests)
 
     @app.get("/ready")
     async def ready() -> Response:
         """Whether a request would be answered now: some replica is ready and agrees."""
-        status = pool.status()
+        status = pool.status(addresses=settings.ready_addresses == "on")
         return JSONResponse(status, status_code=200 if status["ready"] else 503)
 
     @app.exception_handler(ReplicasUnavailable)
@@ -49,3 +69,18 @@ def complete_app(
         return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
     return app
+
+
+def _put_key_gate(app: FastAPI, settings: RenderSettings, keys: KeyRing | None) -> None:
+    """Put the gate where vLLM has its own, which knows neither files nor shares: outside of CORS.
+
+    So the middleware that a user names with ``--middleware`` sees what is refused, as in vLLM.
+    """
+    stack = [entry for entry in app.user_middleware if entry.cls is not AuthenticationMiddleware]
+    if keys is not None:
+        limits = KeyLimits(
+            max_requests=settings.max_requests_per_key,
+            requests_per_minute=settings.requests_per_minute_per_key,
+        )
+        stack.insert(-1, Middleware(KeyGate, keys=keys, limits=limits))
+    app.user_middleware = stack

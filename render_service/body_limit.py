@@ -1,87 +1,101 @@
-"""A limit on request bodies that holds before a body is read whole."""
+"""Limits on request bodies that hold before a body is read whole: its size, and its time."""
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared_protocol.errors import PayloadTooLarge
+from shared_protocol.error_answer import answer_error
+from shared_protocol.errors import PayloadTooLarge, RequestTimeout, TandemError
 
 LINGER_S: Final = 1.0
 """How long the rest of a refused body is read and thrown away."""
 
 
 class BodyLimit:
-    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come."""
+    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come.
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    And 408 if the body has not come whole within `timeout_s`.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout_s: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        limited = _LimitedReceive(receive, self._max_bytes, self._timeout_s)
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._max_bytes:
-            await self._refuse(receive, send)
+            await _refuse(limited.too_large(), receive, send)
             return
-        counting = _CountingReceive(receive, self._max_bytes)
         started = False
 
         async def guarded_send(message: Message) -> None:
             nonlocal started
-            if counting.exceeded and not started:
+            if limited.refusal is not None and not started:
                 # Whatever the application makes of the cut body is not the reason.
                 return
             started = True
             await send(message)
 
-        with suppress(_Exceeded):
-            await self._app(scope, counting, guarded_send)
-        if counting.exceeded and not started:
-            await self._refuse(receive, send)
+        with suppress(_Refused):
+            await self._app(scope, limited, guarded_send)
+        if limited.refusal is not None and not started:
+            await _refuse(limited.refusal, receive, send)
 
-    async def _refuse(self, receive: Receive, send: Send) -> None:
-        error = PayloadTooLarge(
+
+async def _refuse(error: TandemError, receive: Receive, send: Send) -> None:
+    await answer_error(send, error, close=True, complete=False)
+    # A connection that is closed on bytes still unread is reset, and the client may then not see
+    # the answer.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Refused(Exception):
+    """Ends the application's reading of a body."""
+
+
+class _LimitedReceive:
+    """
+    Attributes:
+        refusal: why the body is not read on.
+    """
+
+    def __init__(self, receive: Receive, max_bytes: int, timeout_s: float) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._left = max_bytes
+        self._timeout_s = timeout_s
+        self._deadline: float | None = asyncio.get_running_loop().time() + timeout_s
+        self.refusal: TandemError | None = None
+
+    def too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
             f"The body has more than the {self._max_bytes} bytes that are allowed"
         )
-        content = json.dumps(error.body()).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(content)).encode()),
-            (b"connection", b"close"),
-        ]
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await send({"type": "http.response.body", "body": content, "more_body": True})
-        # A connection that is closed on bytes still unread is reset, and the client may then not
-        # see the answer.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                while (await receive()).get("more_body", False):
-                    pass
-        await send({"type": "http.response.body", "body": b""})
-
-
-class _Exceeded(Exception):
-    """Ends the application's reading of a body that is too large."""
-
-
-class _CountingReceive:
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self._receive = receive
-        self._left = max_bytes
-
-    @property
-    def exceeded(self) -> bool:
-        return self._left < 0
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            self.refusal = RequestTimeout(f"The body took longer than {self._timeout_s:g} s")
+            raise _Refused from None
         self._left -= len(message.get("body", b""))
-        if self.exceeded:
-            raise _Exceeded
+        if self._left < 0:
+            self.refusal = self.too_large()
+            raise _Refused
+        if not message.get("more_body", False):
+            # From here on this waits for the client to leave.
+            self._deadline = None
         return message

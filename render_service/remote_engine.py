@@ -33,6 +33,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from render_service.derender import Derenderer
+from render_service.generation_limit import begin_generations, check_generations
 from render_service.held_status import note_begun, note_refusal
 from render_service.replicas import ReplicaPool
 from render_service.vllm_engine_side import EngineSideCalls
@@ -139,6 +140,7 @@ class RemoteEngine(EngineSideCalls):
             GenerationError: if a replica took it and failed.
         """
         with translated_errors():
+            begin_generations(sampling_params.n)
             if not _is_rendered(prompt):
                 prompt = await self.render(prompt, options.get("tokenization_kwargs"))
             request = self.prepare(prompt, sampling_params, request_id, **options)
@@ -295,6 +297,7 @@ class RemoteEngine(EngineSideCalls):
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Run one request of a pooling model on a replica; as `generate`."""
         with translated_errors():
+            begin_generations(1)
             request = self.prepare(prompt, pooling_params, request_id, **options)
             self.input_processor.assign_request_id(request.core)
             outputs = RequestOutputCollector(pooling_params.output_kind, request.core.request_id)
@@ -327,6 +330,8 @@ class RemoteEngine(EngineSideCalls):
                 pass
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        with translated_errors():
+            check_generations(n)
         if not self._pool.has_ready_replica():
             raise _unavailable(self._pool.unavailable())
 

@@ -10,7 +10,14 @@ from typing import Any, Final, Self
 
 from render_service.agreement import differences
 from render_service.discovery import stands_for_itself, urls_behind
-from render_service.transport import GenerateTransport, NotAccepted, NotReady, without_userinfo
+from render_service.transport import (
+    Exchange,
+    GenerateTransport,
+    NoAnswer,
+    NotAccepted,
+    NotReady,
+    without_userinfo,
+)
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
 from shared_protocol.errors import ReplicaFailed, Unavailable
@@ -32,6 +39,8 @@ class Replica:
         info: what it said of itself last.
         probed_reason: what the last probe found.
         suspect: set when a request failed since the last probe began.
+        exchanges: the requests that are running there.
+        silent_s: for how long no probe was answered.
     """
 
     url: str
@@ -41,6 +50,8 @@ class Replica:
     info: ServingInfo | None = None
     probed_reason: str | None = "not probed yet"
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
+    exchanges: set[Exchange] = field(default_factory=set)
+    silent_s: float = 0.0
 
     @property
     def ready(self) -> bool:
@@ -52,6 +63,10 @@ class ReplicaPool:
 
     A replica that fails a request leaves the rotation at once; a probe, which follows soon,
     brings it back.
+
+    One that does not answer a probe leaves the rotation as well, and the requests that it has not
+    begun go elsewhere. Those that it has may still go on, until it was silent for `stall_s`: then
+    they end with `ReplicaFailed`. A replica that answers its probes may take any time for tokens.
     """
 
     def __init__(
@@ -61,12 +76,14 @@ class ReplicaPool:
         *,
         expected: ServingInfo | None = None,
         probe_interval_s: float = 1.0,
+        stall_s: float = 20.0,
         discover: Callable[[str], Awaitable[frozenset[str]]] = urls_behind,
         discovery_interval_s: float = _DISCOVERY_INTERVAL_S,
     ) -> None:
         """
         Args:
             expected: what a replica must serve to be in rotation; see `expect`.
+            stall_s: how long a replica may be silent before its requests are given up.
             discover: finds the replicas behind a URL whose host is a name.
         """
         self._names = [url for url in urls if not stands_for_itself(url)]
@@ -79,6 +96,7 @@ class ReplicaPool:
         self._transport = transport
         self._expected = expected
         self._probe_interval_s = probe_interval_s
+        self._stall_s = stall_s
         self._draining = False
         self._discover = discover
         self._discovery_interval_s = discovery_interval_s
@@ -87,7 +105,8 @@ class ReplicaPool:
 
     async def __aenter__(self) -> Self:
         self._first: asyncio.Future[ServingInfo] = asyncio.get_running_loop().create_future()
-        self._probing = {r: asyncio.create_task(self._keep_probing(r)) for r in self._replicas}
+        for replica in self._replicas:
+            self._begin_probing(replica)
         self._discovering = [
             asyncio.create_task(self._keep_discovering(url)) for url in self._names
         ]
@@ -112,19 +131,18 @@ class ReplicaPool:
             "No generate replica takes requests at the moment", retry_after_s=retry_after_s
         )
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "ready": self.has_ready_replica() and not self._draining,
-            "replicas": [
-                {
-                    "url": replica.name,
-                    "ready": replica.ready,
-                    "outstanding": replica.outstanding,
-                    "reason": replica.reason,
-                }
-                for replica in self._replicas
-            ],
-        }
+    def status(self, *, addresses: bool = True) -> dict[str, Any]:
+        """What to say of the pool.
+
+        Args:
+            addresses: whether to say where replicas are and why they are out of rotation, of which
+                the reason may tell an address as well.
+        """
+        rows = []
+        for replica in self._replicas:
+            where = {"url": replica.name, "reason": replica.reason} if addresses else {}
+            rows.append({"ready": replica.ready, "outstanding": replica.outstanding, **where})
+        return {"ready": self.has_ready_replica() and not self._draining, "replicas": rows}
 
     async def wait_for_first(self, timeout_s: float) -> ServingInfo:
         """Wait until one replica is ready, and return what it serves.
@@ -209,7 +227,11 @@ class ReplicaPool:
         replica.outstanding += 1
         try:
             async with self._transport.stream(
-                replica.url, body, content_type=content_type, headers=headers
+                replica.url,
+                body,
+                content_type=content_type,
+                headers=headers,
+                exchanges=replica.exchanges,
             ) as deltas:
                 yield deltas
         except (NotAccepted, ReplicaFailed) as error:
@@ -246,42 +268,76 @@ class ReplicaPool:
     def _add(self, url: str) -> Replica:
         replica = Replica(url, without_userinfo(url))
         self._replicas.append(replica)
-        self._probing[replica] = asyncio.create_task(self._keep_probing(replica))
+        self._begin_probing(replica)
         return replica
 
     def _remove(self, replica: Replica) -> None:
-        """Give it no more requests; those that it has go on."""
+        """Give it no more requests; those that it has go on, and it is probed as long."""
         logger.info("%s is no replica any more", replica.name)
         self._replicas.remove(replica)
-        self._probing.pop(replica).cancel()
+        if not replica.outstanding:
+            self._probing[replica].cancel()
+
+    def _begin_probing(self, replica: Replica) -> None:
+        task = asyncio.create_task(self._keep_probing(replica))
+        self._probing[replica] = task
+        task.add_done_callback(lambda _: self._probing.pop(replica))
 
     async def _keep_probing(self, replica: Replica) -> None:
         # A replica that refuses requests under load but is ready is probed again after each
         # refusal; this bounds how often.
         gap_s = self._probe_interval_s / 10
-        while True:
+        while replica in self._replicas or replica.outstanding:
             replica.suspect.clear()
             reason = await self._probe(replica)
             # What a probe found before a request failed is no news any more.
             if reason is not None or not replica.suspect.is_set():
                 self._conclude(replica, reason)
+            self._give_up_requests(replica)
             await asyncio.sleep(gap_s)
+            if replica.silent_s:
+                replica.silent_s += gap_s
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._probe_interval_s - gap_s):
                     await replica.suspect.wait()
 
+    def _give_up_requests(self, replica: Replica) -> None:
+        """Of a silent replica those that it has not begun; after a while all that it has."""
+        if not replica.silent_s:
+            return
+        stalled = replica.silent_s >= self._stall_s
+        given_up = [e for e in replica.exchanges if stalled or not e.begun]
+        if stalled and given_up:
+            logger.error(
+                "%s has answered no probe for %g s: the %d requests that it has end",
+                replica.name,
+                replica.silent_s,
+                len(given_up),
+            )
+        for exchange in given_up:
+            exchange.cut()
+
     async def _probe(self, replica: Replica) -> str | None:
         """Find out why the replica should get no requests; None if it should."""
+        begun_at = asyncio.get_running_loop().time()
         try:
             await self._transport.ready(replica.url)
             # Each time: behind the same URL there may be another process by now.
             replica.info = await self._transport.info(replica.url)
+        except NoAnswer as error:
+            # No more than what it was given: this process itself may have been late.
+            waited_s = asyncio.get_running_loop().time() - begun_at
+            replica.silent_s += min(waited_s, self._transport.probe_timeout_s)
+            return str(error)
         except NotReady as error:
+            replica.silent_s = 0.0
             return str(error)
         except Exception:
             # Without its probe a replica would stay out, or in, forever.
             logger.exception("the probe of %s failed", replica.name)
             return "its probe failed"
+        replica.silent_s = 0.0
         return self._disagreement(replica)
 
     def _disagreement(self, replica: Replica) -> str | None:

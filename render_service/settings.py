@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
+from shared_protocol.keys import key_file
 from shared_protocol.startup.command_line import CommandLine
 from shared_protocol.startup.declared_settings import (
     address_network,
     http_url,
+    limit,
     one_of,
+    pem_file,
     port_number,
     positive_int,
     positive_seconds,
@@ -39,11 +42,92 @@ class RenderSettings:
         "bounds what one client can make the service keep in memory.",
         default=64 * 2**20,
     )
+    max_concurrent_requests: int = setting(
+        positive_int,
+        "Most requests that are answered at a time; the next one gets 503 with Retry-After. The "
+        "default is far more than the streams that one process keeps up with, and bounds what it "
+        "keeps in memory.",
+        default=2048,
+    )
+    max_generations_per_request: int = setting(
+        positive_int,
+        "Most choices, prompts and texts to embed of one request, each choice of each prompt "
+        "counted; more are answered 400.",
+        default=2048,
+    )
+    max_head_bytes: int = setting(
+        positive_int,
+        "Largest request line with headers; more are answered 400. Of h11, which "
+        "--h11-max-incomplete-event-size selects, that flag is the limit.",
+        default=64 * 2**10,
+    )
+    request_read_timeout_s: float = setting(
+        positive_seconds,
+        "How long a request's head may take to arrive, and then its body: 408. The default is "
+        "enough for the largest body at 5 Mbit/s.",
+        default=120.0,
+    )
+    response_write_timeout_s: float = setting(
+        positive_seconds,
+        "How long a client may leave its answer unread before it is cut off and its request "
+        "aborted.",
+        default=60.0,
+    )
+    api_key_file: str = setting(
+        key_file,
+        "A file of keys, one a line, that are accepted beside those of --api-key. It is read again "
+        "when it changes, so that keys change without a restart.",
+        default="",
+    )
+    max_requests_per_key: int = setting(
+        limit,
+        "Most requests that one key may have answered at a time; the next one gets 429 with "
+        "Retry-After. 0 is no limit.",
+        default=0,
+    )
+    requests_per_minute_per_key: int = setting(
+        limit,
+        "Requests of one key per minute: as many may come at once, and then one for each part of "
+        "a minute; more get 429 with Retry-After. 0 is no limit.",
+        default=0,
+    )
+    ready_addresses: Literal["on", "off"] = setting(
+        one_of("on", "off"),
+        "Whether GET /ready, which anybody may ask, shows the addresses of the generate services, "
+        "and why they are out of rotation. The log does in any case.",
+        default="off",
+    )
     wire: Literal["binary", "json"] = setting(
         one_of("binary", "json"),
         "Encoding of requests to generate. json is a third larger and far slower for media: it is "
         "there to be read by people.",
         default="binary",
+    )
+    generate_api_key: str = setting(
+        str,
+        "The credential that generate services want. Better as variable or file: others on the "
+        "host can read a command line.",
+        default="",
+        secret=True,
+    )
+    generate_api_key_file: str = setting(
+        key_file,
+        "A file whose first line is that credential. It is read again when it changes.",
+        default="",
+    )
+    generate_ca_file: str = setting(
+        pem_file,
+        "Certificates of the authorities that vouch for generate services (https://), as PEM. "
+        "Without it, those of the Python package certifi.",
+        default="",
+    )
+    generate_cert_file: str = setting(
+        pem_file,
+        "The certificate that this service shows to generate services, as PEM.",
+        default="",
+    )
+    generate_key_file: str = setting(
+        pem_file, "The private key of that certificate, as PEM.", default=""
     )
     connect_timeout_s: float = setting(
         positive_seconds,
@@ -54,6 +138,18 @@ class RenderSettings:
         positive_seconds,
         "Time between two looks at a generate service's readiness.",
         default=1.0,
+    )
+    probe_timeout_s: float = setting(
+        positive_seconds,
+        "How long a generate service may take to answer such a look. One that takes longer gets no "
+        "requests until it answers again, and those that it has not begun go elsewhere.",
+        default=1.0,
+    )
+    replica_stall_s: float = setting(
+        positive_seconds,
+        "How long a generate service may answer no look at all before the requests that it has "
+        "are given up. One that answers may take any time for its tokens.",
+        default=20.0,
     )
     startup_timeout_s: float = setting(
         positive_seconds,

@@ -3,31 +3,37 @@
 What matters of a failure is whether the replica may have begun the request, for then nobody else
 may get it:
 
-- `NotAccepted`: it has not. There was no connection, or the replica itself answered 503 or 429.
-- `ReplicaFailed`: it may have. The connection was lost after sending began, or what came back is
-  no answer of a replica.
+- `NotAccepted`: it has not. There was no connection, the replica has not asked for the body
+  (`expect_continue`), or it answered 503 or 429.
+- `ReplicaFailed`: it may have. The connection was lost after the body was on its way, or what came
+  back is no answer of a replica.
 - any other `TandemError`: it has answered, and this is the answer.
 
-A connection that idled in the pool is where these blur: closed by the replica just before a
-request goes out on it, it fails as if the replica had died of the request. Nothing a client sees
-tells the two apart, so such a failure is `ReplicaFailed` too, and the race is avoided instead: the
-pool drops a connection after ``keepalive_expiry_s``, long before the replica does
-(`MIN_SERVER_KEEP_ALIVE_S`), and a replica that shuts down is to say so on ``/ready`` for some
-probe intervals before it closes its connections.
+The pool drops an idle connection after ``keepalive_expiry_s``, long before the replica does
+(`MIN_SERVER_KEEP_ALIVE_S`), so that a request seldom meets one that is just being closed.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import httpx
 import msgspec
 
+from render_service.expect_continue import (
+    EXPECT_HEADERS,
+    ExpectingTransport,
+    Handshake,
+    handshake_of_task,
+)
+from render_service.patience import patient_timeout
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
 from shared_protocol.errors import (
@@ -55,8 +61,8 @@ _MAX_ERROR_BYTES: Final = 1 << 20
 _ERROR_TIMEOUT_S: Final = 5.0
 _END_TIMEOUT_S: Final = 0.2
 
-# A replica whose host vanishes closes nothing. Streams may be silent for any time, so it is the
-# kernel that finds out, within about half a minute.
+# A replica whose host vanishes closes nothing. Streams may be silent for any time; where nobody
+# probes the replica, it is the kernel that finds out, within about half a minute.
 _SOCKET_OPTIONS: Final = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -82,6 +88,36 @@ class NotReady(Exception):
     """What a probe found instead of a replica that takes requests."""
 
 
+class NoAnswer(NotReady):
+    """Nothing at all came back, not even from the replica's host."""
+
+
+class Exchange:
+    """One request at a replica, as others see it.
+
+    Attributes:
+        handshake: whether the replica may have begun the request.
+        cut_off: done when somebody has ended the exchange from outside.
+    """
+
+    def __init__(self, handshake: Handshake) -> None:
+        self.handshake = handshake
+        self.cut_off: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def begun(self) -> bool:
+        return self.handshake.body_sent
+
+    def cut(self) -> None:
+        """End it: it is `NotAccepted` if it was not begun, and `ReplicaFailed` if it was."""
+        if not self.cut_off.done():
+            self.cut_off.set_result(None)
+
+
+class _CutOff(Exception):
+    """The exchange was cut before there was an answer."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransportSettings:
     """
@@ -89,6 +125,9 @@ class TransportSettings:
         read_timeout_s: the longest silence in an answer; None waits forever, as a request may
             be queued for any time.
         write_timeout_s: the longest time that sending a request may take.
+        probe_timeout_s: how long a replica may take to answer a probe.
+        continue_timeout_s: after which the body is sent to a replica that has not asked for it.
+            Longer than it takes to find out that a replica is silent, or nothing is known of it.
         max_connections: of all answers together; None sets no limit.
         max_idle_connections: kept for later requests.
         keepalive_expiry_s: how long they are kept; at most half of `MIN_SERVER_KEEP_ALIVE_S`.
@@ -97,7 +136,8 @@ class TransportSettings:
     connect_timeout_s: float = 3.0
     read_timeout_s: float | None = None
     write_timeout_s: float = 60.0
-    probe_timeout_s: float = 5.0
+    probe_timeout_s: float = 1.0
+    continue_timeout_s: float = 5.0
     max_connections: int | None = None
     max_idle_connections: int = 256
     keepalive_expiry_s: float = 15.0
@@ -118,16 +158,27 @@ class GenerateTransport:
         settings: TransportSettings | None = None,
         *,
         ssl_context: ssl.SSLContext | None = None,
+        credential: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            ssl_context: for replicas that are asked by https.
+            credential: what replicas want to see, asked for each time; a URL's own goes first.
+        """
         self._settings = settings or TransportSettings()
         self._ssl_context = ssl_context or httpx.create_ssl_context()
+        self._credential = credential
         self._client = self._make_client()
         self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def probe_timeout_s(self) -> float:
+        return self._settings.probe_timeout_s
 
     def _make_client(self) -> httpx.AsyncClient:
         settings = self._settings
         return httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(
+            transport=ExpectingTransport(
                 verify=self._ssl_context,
                 limits=httpx.Limits(
                     max_connections=settings.max_connections,
@@ -180,25 +231,30 @@ class GenerateTransport:
 
     async def _probe(self, url: str, path: str) -> httpx.Response:
         address, auth = _address(url, path)
+        timeout_s = self._settings.probe_timeout_s
         try:
-            # A client of its own: a probe asks whether the replica still takes connections, and
-            # does not wait for one behind the streams.
-            async with (
-                asyncio.timeout(self._settings.probe_timeout_s),
-                self._make_client() as client,
-            ):
-                response = await client.get(address, auth=auth)
+            async with patient_timeout(timeout_s):
+                response = await self._get(address, auth)
         except TimeoutError as error:
-            raise NotReady(
-                f"no answer on {path} within {self._settings.probe_timeout_s:g} s"
-            ) from error
+            raise NoAnswer(f"no answer on {path} within {timeout_s:g} s") from error
         except httpx.HTTPError as error:
-            raise NotReady(f"no answer on {path} ({_describe(error)})") from error
+            kind = NoAnswer if _is_silence(error) else NotReady
+            raise kind(f"no answer on {path} ({_describe(error)})") from error
         if response.status_code != httpx.codes.OK:
             answer = _parse_error(response.content)
             message = f": {answer.message}" if answer else ""
             raise NotReady(f"{path} answered {response.status_code}{message}")
         return response
+
+    async def _get(self, address: httpx.URL, auth: httpx.Auth | None) -> httpx.Response:
+        # A client of its own: a probe asks whether the replica still takes connections, and does
+        # not wait for one behind the streams.
+        async with self._make_client() as client:
+            return await client.get(address, auth=auth, headers=self._authorization())
+
+    def _authorization(self) -> dict[str, str]:
+        credential = self._credential()
+        return {} if credential is None else {"Authorization": f"Bearer {credential}"}
 
     @asynccontextmanager
     async def stream(
@@ -208,19 +264,39 @@ class GenerateTransport:
         *,
         content_type: str = BINARY_CONTENT_TYPE,
         headers: Mapping[str, str] | None = None,
+        exchanges: set[Exchange] | None = None,
     ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
         """Send a request; inside the context, iterate over its deltas, the last one finished.
 
         Leaving the context before the last delta closes the connection at once, which aborts the
         request in the engine.
 
+        Args:
+            exchanges: holds this one while it runs, for whoever wants to cut it.
+
         Raises:
             NotAccepted: on entering, if the replica has not begun the request.
             ReplicaFailed: on entering or iterating, if it may have begun and is lost.
             TandemError: on entering or iterating, if it answers with an error.
         """
-        response = await self._post(url, body, {"Content-Type": content_type, **(headers or {})})
+        exchange = Exchange(Handshake(self._settings.continue_timeout_s))
+        running = set() if exchanges is None else exchanges
+        running.add(exchange)
+        try:
+            sent = {"Content-Type": content_type, **(headers or {})}
+            response = await self._post(exchange, url, body, sent)
+            async with self._answered(exchange, response) as deltas:
+                yield deltas
+        finally:
+            running.discard(exchange)
+
+    @asynccontextmanager
+    async def _answered(
+        self, exchange: Exchange, response: httpx.Response
+    ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
         content = _Body(response)
+        # Whoever reads then finds the connection closed.
+        exchange.cut_off.add_done_callback(lambda _: self._in_background(content.break_off()))
         try:
             if response.status_code != httpx.codes.OK:
                 raise await _refusal(response, content)
@@ -232,23 +308,38 @@ class GenerateTransport:
         finally:
             await asyncio.shield(self._in_background(content.close()))
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+    async def _post(
+        self, exchange: Exchange, url: str, body: bytes, headers: dict[str, str]
+    ) -> httpx.Response:
         address, auth = _address(url, GENERATE_PATH)
-        headers = {"Accept": FRAMES_CONTENT_TYPE, **headers}
+        headers = {
+            "Accept": FRAMES_CONTENT_TYPE,
+            **EXPECT_HEADERS,
+            **self._authorization(),
+            **headers,
+        }
+        request = self._client.build_request("POST", address, content=body, headers=headers)
         try:
-            return await self._send(address, auth, body, headers)
+            return await self._send(exchange, request, auth)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotAccepted(f"could not connect ({_describe(error)})") from error
         except httpx.PoolTimeout as error:
             # No fault of the replica, and the limit is the same for all of them.
             raise Unavailable("Too many requests are being answered") from error
-        except (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError) as error:
+        except (
+            httpx.NetworkError,
+            httpx.TimeoutException,
+            httpx.RemoteProtocolError,
+            _CutOff,
+        ) as error:
+            if not exchange.begun:
+                raise NotAccepted(f"has not asked for the body ({_describe(error)})") from error
             raise _lost(address, error) from error
 
     async def _send(
-        self, address: httpx.URL, auth: httpx.Auth | None, body: bytes, headers: dict[str, str]
+        self, exchange: Exchange, request: httpx.Request, auth: httpx.Auth | None
     ) -> httpx.Response:
-        """Send as httpx does, but without losing a connection if this is cancelled.
+        """Send as httpx does, but without losing a connection if this is cancelled or cut.
 
         Cancelled between connecting and sending, or while it closes a response, httpcore 1.0
         leaves the connection open and in its pool forever. So it works in tasks of its own. Once
@@ -263,13 +354,17 @@ class GenerateTransport:
                 if abandoned.is_set():
                     raise asyncio.CancelledError
 
-        request = self._client.build_request(
-            "POST", address, content=body, headers=headers, extensions={"trace": trace}
-        )
-        task = asyncio.create_task(self._client.send(request, auth=auth, stream=True))
+        request.extensions["trace"] = trace
+        context = copy_context()
+        context.run(handshake_of_task.set, exchange.handshake)
+        work = self._client.send(request, auth=auth, stream=True)
+        task = asyncio.create_task(work, context=context)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
+            await asyncio.wait((task, exchange.cut_off), return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not task.cancelled():
+                return task.result()
+            raise _CutOff
+        except (asyncio.CancelledError, _CutOff):
             abandoned.set()
             if sending.is_set():
                 task.cancel()
@@ -314,10 +409,13 @@ class _Body:
                 async for _ in self.chunks():
                     pass
 
-    async def close(self) -> None:
+    async def break_off(self) -> None:
+        """Close the connection, whatever httpcore makes of it: this is what aborts the request."""
         if not self._ended:
-            # Whatever httpcore makes of it: this is what aborts the request.
             await self._response.extensions["network_stream"].aclose()
+
+    async def close(self) -> None:
+        await self.break_off()
         await self._response.aclose()
 
 
@@ -420,6 +518,23 @@ def _error(url: httpx.URL, status: int, message: str, param: str | None) -> Tand
 def _lost(url: httpx.URL, error: Exception) -> ReplicaFailed:
     logger.warning("%s was lost with a request: %s", _origin(url), _describe(error))
     return ReplicaFailed("The generate service was lost while it had this request")
+
+
+_SILENT_ERRNOS: Final = frozenset(
+    {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ETIMEDOUT}
+)
+
+
+def _is_silence(error: httpx.HTTPError) -> bool:
+    """Whether it is the network that reports the error, in place of a replica's host."""
+    if isinstance(error, httpx.TimeoutException):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _SILENT_ERRNOS:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _describe(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Running the application under uvicorn, with vLLM's flags for it."""
 
+import asyncio
 import contextlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -13,10 +14,13 @@ from vllm.entrypoints.launchers.utils.constants import H11_MAX_INCOMPLETE_EVENT_
 from vllm.entrypoints.launchers.utils.server_utils import get_uvicorn_log_config
 from vllm.entrypoints.launchers.utils.ssl import SSLCertRefresher
 
+from render_service.connection_limits import ConnectionLimits, limited_h11, limited_httptools
 from shared_protocol.startup.server import DrainingServer
 
 
-def make_server(app: FastAPI, args: Namespace, *, on_drain: Callable[[], None]) -> DrainingServer:
+def make_server(
+    app: FastAPI, args: Namespace, *, limits: ConnectionLimits, on_drain: Callable[[], None]
+) -> DrainingServer:
     """Make the server that `args` describe, its certificates loaded."""
     log_config = get_uvicorn_log_config(args)
     # Left out, uvicorn has its own; None would be no log at all.
@@ -33,7 +37,7 @@ def make_server(app: FastAPI, args: Namespace, *, on_drain: Callable[[], None]) 
         ssl_ca_certs=args.ssl_ca_certs,
         ssl_cert_reqs=args.ssl_cert_reqs,
         ssl_ciphers=args.ssl_ciphers,
-        http=_http_parser(args),
+        http=_http_parser(args, limits),
         h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
         **options,
     )
@@ -63,10 +67,11 @@ def certificates_error(args: Namespace) -> str | None:
     return None
 
 
-def _http_parser(args: Namespace) -> str:
-    """h11 where its limit is set; httptools, which uvicorn prefers, has none."""
-    limited = args.h11_max_incomplete_event_size != H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT
-    return "h11" if limited else "auto"
+def _http_parser(args: Namespace, limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """h11 where its limit is set; httptools, which uvicorn prefers, takes no notice of it."""
+    if args.h11_max_incomplete_event_size != H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT:
+        return limited_h11(limits)
+    return limited_httptools(limits)
 
 
 @contextlib.contextmanager

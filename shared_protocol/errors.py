@@ -55,9 +55,24 @@ class UnsupportedVersion(InvalidRequest):
     """The peer speaks another major version of the wire."""
 
 
+class Unauthorized(TandemError):
+    status = 401
+    error_type = "AuthenticationError"
+
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
 class UnknownModel(TandemError):
     status = 404
     error_type = "NotFoundError"
+
+
+class RequestTimeout(TandemError):
+    """The client took too long to send its request; nothing was begun."""
+
+    status = 408
+    error_type = "RequestTimeoutError"
 
 
 class MissingFeatures(TandemError):
@@ -83,13 +98,6 @@ class PayloadTooLarge(TandemError):
     error_type = "PayloadTooLargeError"
 
 
-class RequestTooSlow(TandemError):
-    """The request was not sent within the time for it; nothing was begun."""
-
-    status = 408
-    error_type = "RequestTimeoutError"
-
-
 class HeadTooLarge(TandemError):
     status = 431
     error_type = "RequestHeaderFieldsTooLargeError"
@@ -100,6 +108,20 @@ class Unprocessable(TandemError):
 
     status = 422
     error_type = "UnprocessableEntityError"
+
+
+class TooManyRequests(TandemError):
+    """One client asks for more than its share; others may be answered all the same."""
+
+    status = 429
+    error_type = "RateLimitError"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.retry_after_s)}
 
 
 class ReplicaFailed(InternalError):

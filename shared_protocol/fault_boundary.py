@@ -1,16 +1,9 @@
 """The outermost thing that an application of either service does with a fault of its own."""
 
-import json
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
 
+from shared_protocol.error_answer import Application, Message, Receive, Send, answer_error
 from shared_protocol.errors import InternalError
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +32,4 @@ class FaultBoundary:
             if started or scope["type"] != "http":
                 raise
             logger.exception("a request failed")
-            await _answer(send)
-
-
-async def _answer(send: Send) -> None:
-    error = InternalError("Internal server error")
-    content = json.dumps(error.body()).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(content)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+            await answer_error(send, InternalError("Internal server error"))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from shared_protocol.errors import HeadTooLarge, RequestTooSlow, TandemError
+from shared_protocol.errors import HeadTooLarge, RequestTimeout, TandemError
 
 MAX_HEAD_BYTES: Final = 2**16
 """Of a request's line and headers. A dozen short headers are sent by anyone who means well."""
@@ -109,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._start_reading()
         else:
             self._refuse(
-                RequestTooSlow(f"The request did not arrive within {self._limits.read_s:g} s")
+                RequestTimeout(f"The request did not arrive within {self._limits.read_s:g} s")
             )
 
     def pause_writing(self) -> None:

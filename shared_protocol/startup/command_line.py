@@ -180,7 +180,8 @@ class CommandLine(Generic[SettingsT]):
         )
         lines += ["", "Tandem's flags"]
         for setting in self.settings:
-            default = "required" if setting.default is None else f"default {setting.shown_default}"
+            default = setting.shown_default
+            default = default if setting.default is None else f"default {default}"
             lines += [f"  {setting.label}, {default}", *_wrapped(setting.about, indent=6)]
         lines += ["", "vLLM's flags; --help=FLAG, --help=GROUP and --help=all describe them"]
         for group in sorted(set(self.vllm_flags.values())):

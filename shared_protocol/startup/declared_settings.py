@@ -9,6 +9,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -46,22 +47,30 @@ class Setting:
         return self.name.replace("_", "-")
 
     @property
+    def shown_default(self) -> str:
+        if self.default is None:
+            return "required"
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default)) or "none"
+        return "none" if self.default == "" else f"{self.default}"
+
+    @property
     def label(self) -> str:
         return f"--{self.flag_name} ({variable(self.flag_name)})"
 
-    @property
-    def shown_default(self) -> str:
-        if isinstance(self.default, tuple):
-            return ",".join(map(str, self.default)) or "none"
-        return str(self.default)
-
 
 def setting(
-    read: Callable[[str], object], about: str, *, default: object = None, many: bool = False
+    read: Callable[[str], object],
+    about: str,
+    *,
+    default: object = None,
+    many: bool = False,
+    secret: bool = False,
 ) -> Any:
-    """Declare a field; without a default it is required."""
+    """Declare a field; without a default it is required, and a secret one is not shown."""
     return dataclasses.field(
         default=dataclasses.MISSING if default is None else default,
+        repr=not secret,
         metadata={"read": read, "about": about, "default": default, "many": many},
     )
 
@@ -98,6 +107,13 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def limit(text: str) -> int:
+    """A number that 0 stands for no limit in."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a whole number, 0 for no limit")
+    return int(text)
+
+
 def positive_seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -114,6 +130,13 @@ def address_network(text: str) -> str:
         return text if text == "all" else str(ipaddress.ip_network(text))
     except ValueError:
         raise ValueError(f"{text!r} is not a network like 10.0.0.0/8, or all") from None
+
+
+def pem_file(text: str) -> str:
+    """The path of a file that is there."""
+    if not Path(text).is_file():
+        raise ValueError(f"{text!r} is not a file")
+    return text
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

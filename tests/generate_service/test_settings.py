@@ -37,6 +37,8 @@ def test_defaults() -> None:
         "host": "0.0.0.0",
         "port": 8100,
         "max_body_bytes": 2**30,
+        "generate_api_key": "",
+        "generate_api_key_file": "",
         "item_checks": "on",
         "item_hashes": "content",
         "zero_kv_blocks": "on",
@@ -99,7 +101,7 @@ def test_a_switch_that_can_only_be_turned_on_stays_off() -> None:
         (
             ("--model=m",),
             {"TANDEM_GENERATE_URL": "http://a"},
-            "unknown setting TANDEM_GENERATE_URL; --help lists what there is",
+            "unknown setting TANDEM_GENERATE_URL, did you mean TANDEM_GENERATE_API_KEY?",
         ),
         (
             ("--model=m", "--headless"),

@@ -200,7 +200,11 @@ class FakeGenerate:
         probes: how often /ready was asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """
+        Args:
+            port: to listen on; 0 takes a free one.
+        """
         self.behaviour: Behaviour = answer(FIRST, LAST)
         self.info: ServingInfo | bytes = INFO
         self.not_ready: str | None = None
@@ -208,7 +212,7 @@ class FakeGenerate:
         self.requests: list[ReceivedRequest] = []
         self.disconnects = 0
         self.probes = 0
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", port)) as listener:
             self.port: int = listener.getsockname()[1]
 
     @property
@@ -258,6 +262,12 @@ class FakeGenerate:
         for _ in range(5):
             await asyncio.sleep(0)
             self._reset_connections()
+
+    def freeze(self) -> threading.Event:
+        """Do nothing at all, as a stopped process does, until the event is set."""
+        thawed = threading.Event()
+        self._loop.call_soon_threadsafe(thawed.wait)
+        return thawed
 
     def kill(self) -> None:
         """End as a killed process does: nobody listens, and every connection is reset."""

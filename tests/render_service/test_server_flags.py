@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 from fastapi import FastAPI
 
+from render_service.connection_limits import ConnectionLimits
 from render_service.settings import parse_render_args
 from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 from tests.certificates import Authority
@@ -39,7 +40,7 @@ def serving(*flags: str) -> Iterator[int]:
     async def hello() -> str:
         return "hello"
 
-    server = make_server(app, args, on_drain=lambda: None)
+    server = make_server(app, args, limits=ConnectionLimits(), on_drain=lambda: None)
 
     async def run() -> None:
         with refreshed_certificates(server, args):

@@ -2,8 +2,8 @@ import asyncio
 import base64
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -17,7 +17,7 @@ from render_service.transport import (
     TransportSettings,
     without_userinfo,
 )
-from shared_protocol.answer import Failure, TokenDelta
+from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
 from shared_protocol.errors import (
     InternalError,
@@ -559,3 +559,65 @@ async def test_credentials_of_the_url_are_sent_and_not_logged(
 )
 def test_the_part_of_a_url_to_show(url: str, shown: str) -> None:
     assert without_userinfo(url) == shown
+
+
+# Asking for the body
+
+
+@asynccontextmanager
+async def raw_replica(
+    behave: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """One that a test writes byte by byte."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await behave(reader, writer)
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_the_body_is_sent_after_a_while_to_who_never_asks() -> None:
+    bodies: list[bytes] = []
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        bodies.append(await reader.readexactly(len(BODY)))
+        frames = encode_frame(FIRST) + encode_frame(LAST)
+        head = f"HTTP/1.1 200\r\ncontent-type: {FRAMES_CONTENT_TYPE}\r\ncontent-length: "
+        writer.write(f"{head}{len(frames)}\r\n\r\n".encode() + frames)
+        await writer.drain()
+
+    settings = TransportSettings(continue_timeout_s=0.1)
+    async with (
+        raw_replica(behave) as url,
+        GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport,
+    ):
+        assert await ask(transport, url) == [FIRST, LAST]
+    assert bodies == [BODY]
+
+
+async def test_the_body_is_not_sent_to_who_answers_without(transport: GenerateTransport) -> None:
+    rest: list[bytes] = []
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        error = msgspec.json.encode(Unavailable("The queue is full").body())
+        writer.write(b"HTTP/1.1 503\r\ncontent-length: %d\r\n\r\n%b" % (len(error), error))
+        rest.append(await reader.read(-1))
+
+    async with raw_replica(behave) as url:
+        with pytest.raises(NotAccepted, match="answered 503: The queue is full"):
+            await ask(transport, url)
+        await eventually(lambda: bool(rest))
+    assert rest == [b""]
+
+
+async def test_one_that_closes_without_asking_has_not_begun(transport: GenerateTransport) -> None:
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with raw_replica(behave) as url:
+        with pytest.raises(NotAccepted, match="has not asked for the body"):
+            await ask(transport, url)

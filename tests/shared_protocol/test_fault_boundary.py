@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared_protocol.fault_boundary import FaultBoundary, Message, Receive, Send
+from shared_protocol.error_answer import Message, Receive, Send
+from shared_protocol.fault_boundary import FaultBoundary
 
 pytestmark = pytest.mark.anyio
 

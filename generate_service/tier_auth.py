@@ -1,0 +1,35 @@
+"""Who may have tokens generated: render services, known by the credential between the tiers."""
+
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shared_protocol.error_answer import answer_error
+from shared_protocol.errors import Unauthorized
+from shared_protocol.keys import KeyRing
+
+OPEN_PATHS: Final = frozenset({"/health", "/ready", "/version", "/metrics"})
+"""What says how the service is, for whoever watches it; all else needs the credential."""
+
+
+class TierAuth:
+    """ASGI middleware: answers 401 without the credential, before anything of a body is read."""
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing | None) -> None:
+        """
+        Args:
+            keys: None where no credential was set: everybody may ask.
+        """
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (
+            self._keys is None
+            or scope["type"] != "http"
+            or scope["path"] in OPEN_PATHS
+            or self._keys.holder(scope) is not None
+        ):
+            await self._app(scope, receive, send)
+        else:
+            await answer_error(send, Unauthorized("The credential between the tiers is required"))

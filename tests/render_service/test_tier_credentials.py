@@ -1,0 +1,123 @@
+"""By what the two services know each other: a credential, and certificates."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from render_service.settings import RenderSettings
+from render_service.tier_credentials import credentials_error, sent_credential, tls_context
+from render_service.transport import GenerateTransport, NotReady
+from shared_protocol import keys
+from shared_protocol.answer import FRAMES_CONTENT_TYPE
+from shared_protocol.frames import encode_frame
+from tests.certificates import Authority
+from tests.processes import free_port
+from tests.render_service.fake_generate import FIRST, LAST, NO_AUTHORITIES, FakeGenerate, eventually
+
+pytestmark = pytest.mark.anyio
+
+URL = ("http://generate:8100",)
+
+
+def settings(**changes: str) -> RenderSettings:
+    return RenderSettings(generate_url=URL, **changes)  # type: ignore[arg-type]
+
+
+async def sent_by(given: RenderSettings, replica: FakeGenerate) -> str | None:
+    credential = sent_credential(given)
+    async with GenerateTransport(ssl_context=NO_AUTHORITIES, credential=credential) as transport:
+        await transport.ready(replica.url)
+        async with transport.stream(replica.url, b"a request") as deltas:
+            assert [delta async for delta in deltas] == [FIRST, LAST]
+    return replica.requests[-1].headers.get("authorization")
+
+
+async def test_the_credential_is_sent(replica: FakeGenerate) -> None:
+    assert await sent_by(settings(), replica) is None
+    assert await sent_by(settings(generate_api_key="secret"), replica) == "Bearer secret"
+
+
+async def test_the_credential_of_a_file_changes(
+    replica: FakeGenerate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_LOOK_INTERVAL_S", 0.0)
+    file = tmp_path / "credential"
+    file.write_text("old\n")
+    given = settings(generate_api_key_file=str(file))
+    assert await sent_by(given, replica) == "Bearer old"
+    file.write_text("newer\nold\n")
+    assert await sent_by(given, replica) == "Bearer newer"
+
+
+def test_the_credential_is_not_shown() -> None:
+    assert "secret" not in repr(settings(generate_api_key="secret"))
+
+
+async def tokens(scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    headers = [(b"content-type", FRAMES_CONTENT_TYPE.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": encode_frame(FIRST) + encode_frame(LAST)})
+
+
+@asynccontextmanager
+async def tls_replica(authority: Authority) -> AsyncIterator[str]:
+    """Wants a certificate of the authority's."""
+    server_files = authority.certify("server")
+    port = free_port()
+    config = uvicorn.Config(
+        tokens,
+        port=port,
+        lifespan="off",
+        log_level="critical",
+        ssl_certfile=str(server_files.certificate),
+        ssl_keyfile=str(server_files.key),
+        ssl_ca_certs=str(authority.certificate),
+        ssl_cert_reqs=ssl.CERT_REQUIRED,
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await eventually(lambda: server.started)
+    try:
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+async def test_both_sides_show_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = authority.certify("client")
+    ca = {"generate_ca_file": str(authority.certificate)}
+    shown = {"generate_cert_file": str(client.certificate), "generate_key_file": str(client.key)}
+    async with tls_replica(authority) as url:
+        async with GenerateTransport(ssl_context=tls_context(settings(**ca, **shown))) as known:
+            await known.ready(url)
+            async with known.stream(url, b"x" * 500_000) as deltas:
+                assert [delta async for delta in deltas] == [FIRST, LAST]
+        for given in (ca, shown):
+            async with GenerateTransport(ssl_context=tls_context(settings(**given))) as stranger:
+                with pytest.raises(NotReady):
+                    await stranger.ready(url)
+
+
+def test_settings_that_make_no_sense(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no certificate")
+    assert credentials_error(settings()) is None
+    for changes, message in (
+        ({"generate_api_key": "a", "generate_api_key_file": str(file)}, "two words for one"),
+        ({"generate_key_file": str(file)}, "is of use with --generate-cert-file only"),
+        ({"generate_ca_file": str(file)}, "cannot be used"),
+        ({"generate_cert_file": str(file)}, "cannot be used"),
+    ):
+        error = credentials_error(settings(**changes))
+        assert error is not None
+        assert message in error
