@@ -31,8 +31,9 @@ from shared_protocol.request import GenerateRequest
 SMALL_BODY_BYTES: Final = 2**18
 """Up to here a body is read where it came in, which takes a millisecond, and waits for no other."""
 
-LARGE_BODY_THREADS: Final = 2
-"""Half of the work holds the interpreter: more threads would take it from those that stream."""
+LARGE_BODY_THREADS: Final = 1
+"""Most of the work holds the interpreter: of two threads, one took it from the other, and those
+that stream waited for both."""
 
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
