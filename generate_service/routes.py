@@ -6,7 +6,9 @@ demands, does not see the client leave meanwhile; and each delta is one message,
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,6 +27,13 @@ from shared_protocol.errors import InternalError, TandemError, Unavailable
 from shared_protocol.frames import encode_frame
 from shared_protocol.json_codec import JSON_CONTENT_TYPE
 from shared_protocol.request import GenerateRequest
+
+SMALL_BODY_BYTES: Final = 2**18
+"""Up to here a body is read where it came in, which takes a millisecond, and waits for no other."""
+
+LARGE_BODY_THREADS: Final = 1
+"""Most of the work holds the interpreter: of two threads, one took it from the other, and those
+that stream waited for both."""
 
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
@@ -57,6 +66,8 @@ class GenerateRoute:
         self._requests = requests
         self._max_body_bytes = max_body_bytes
         self._trust_hashes = trust_hashes
+        # Not asyncio's own threads, which start and end the engine and write its metrics.
+        self._threads = ThreadPoolExecutor(LARGE_BODY_THREADS, "large-bodies")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(send)
@@ -74,19 +85,23 @@ class GenerateRoute:
             body = await read_body(scope, receive, limit=self._max_body_bytes)
         except ClientDisconnect:
             return
-        request = admit(decode_body(scope, body), engine.limits())
-        if request.features is not None or request.prompt_embeds is not None:
-            # Off the loop: a second of video is tens of megabytes.
-            request = await asyncio.to_thread(self._examine, request)
+        request = await self._in_place(len(body), partial(self._read, scope, body, engine))
         engine_request = decode_request(
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )
         writer = _answer_writer(scope, request)
         await until_disconnect(receive, answer.write(writer, engine.generate(engine_request)))
 
-    def _examine(self, request: GenerateRequest) -> GenerateRequest:
+    def _read(self, scope: Scope, body: bytearray, engine: GeneratingEngine) -> GenerateRequest:
+        request = admit(decode_body(scope, body), engine.limits())
         check_values(request)
         return request if self._trust_hashes else with_content_hashes(request)
+
+    async def _in_place(self, size: int, read: Callable[[], GenerateRequest]) -> GenerateRequest:
+        """Call `read`, in a thread if a body of `size` bytes would hold up everything else."""
+        if size <= SMALL_BODY_BYTES:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import pybase64
 
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.item_codec import pack_item, unpack_item
@@ -76,7 +77,7 @@ def decode_item(text: str, *, param: str) -> MultiModalItem:
         InvalidRequest: for anything else.
     """
     try:
-        members = msgspec.msgpack.decode(binascii.a2b_base64(text, strict_mode=True))
+        members = msgspec.msgpack.decode(pybase64.b64decode(text, validate=True))
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(
             f"{param}: an item is base64 of a msgpack map of its elements", param=param
@@ -118,7 +119,7 @@ def _decode_tensor(value: Any, *, param: str) -> TensorRef:
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data"}:
         raise InvalidRequest(f"{param}: a tensor has dtype, shape and data", param=param)
     try:
-        raw = binascii.a2b_base64(value["data"], strict_mode=True)
+        raw = pybase64.b64decode(value["data"], validate=True)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{param}: data is not base64", param=param) from error
     return checked_tensor(value["dtype"], value["shape"], raw, param=param)

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
+from generate_service import routes
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import TokenDelta
+from shared_protocol.request import GenerateRequest
 from shared_protocol.startup.bounded_http import MAX_HEAD_BYTES
 from tests.generate_service.fake_engine import flood, forever, silent, three_tokens
 from tests.generate_service.fake_service import PATH, REQUEST, serving, until
@@ -222,3 +225,29 @@ async def test_requests_that_are_still_sent_count() -> None:
         async with asyncio.timeout(5.0):
             while (await client.post(PATH, json=REQUEST)).status_code != 200:
                 await asyncio.sleep(0.01)
+
+
+async def test_large_bodies_wait_for_each_other_and_small_ones_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: set[int] = set()
+    may_go_on = threading.Event()
+
+    def check(request: GenerateRequest) -> None:
+        if request.cache_salt is not None:
+            threads.add(threading.get_ident())
+            may_go_on.wait()
+
+    monkeypatch.setattr(routes, "check_values", check)
+    large = REQUEST | {"cache_salt": "x" * routes.SMALL_BODY_BYTES}
+    async with serving(three_tokens) as (client, engine):
+        waiting = [asyncio.create_task(client.post(PATH, json=large)) for _ in range(8)]
+        await until(lambda: len(threads) == routes.LARGE_BODY_THREADS)
+        for _ in range(3):
+            assert (await client.post(PATH, json=REQUEST)).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
+        assert len(engine.requests) == 3
+        may_go_on.set()
+        answers = await asyncio.gather(*waiting)
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert len(threads) == routes.LARGE_BODY_THREADS
