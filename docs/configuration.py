@@ -1,6 +1,6 @@
 """``python -m docs.configuration``: write what the settings declare into the documentation.
 
-Each page marks the places: ``<!-- configuration: NAME -->`` up to ``<!-- end -->``.
+The page marks the places: ``<!-- configuration: NAME -->`` up to ``<!-- end -->``.
 """
 
 import re
@@ -14,8 +14,7 @@ from shared_protocol.startup.command_line import CommandLine
 from shared_protocol.startup.declared_settings import variable
 from shared_protocol.startup.vllm_flags import ACCEPTED, REFUSED, Service
 
-REPOSITORY: Final = Path(__file__).parents[1]
-PAGES: Final = (REPOSITORY / "README.md", REPOSITORY / "docs" / "configuration.md")
+PAGE: Final = Path(__file__).parent / "configuration.md"
 
 _BLOCK: Final = re.compile(
     r"(?P<begin><!-- configuration: (?P<name>\S+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
@@ -23,8 +22,7 @@ _BLOCK: Final = re.compile(
 
 
 def main() -> None:
-    for page in PAGES:
-        page.write_text(filled(page.read_text()))
+    PAGE.write_text(filled(PAGE.read_text()))
 
 
 def filled(page: str) -> str:

@@ -1,13 +1,17 @@
 """``python -m generate_service``: starts vLLM's engine and serves it."""
 
+import logging
 import os
 import sys
 from argparse import Namespace
 
 from generate_service import vllm_clean_blocks
+from generate_service.certificates import certificates_error
 from generate_service.settings import GenerateSettings, parse_generate_args
 from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+
+logger = logging.getLogger("generate_service")
 
 
 def main() -> None:
@@ -23,6 +27,9 @@ def main() -> None:
 
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
+    if (unusable := certificates_error(settings)) is not None:
+        logger.error("%s", unusable)
+        return 2
     os.environ[vllm_clean_blocks.VARIABLE] = settings.zero_kv_blocks
     # Here, because they import vLLM: a wrong flag is reported before that.
     from vllm.logger import configure_logging_from_args

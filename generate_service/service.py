@@ -10,6 +10,7 @@ import uvicorn
 import uvloop
 
 from generate_service.app import create_app
+from generate_service.certificates import tls_options
 from generate_service.engine_holder import MAX_RESTARTS, EngineHolder, ServedEngine
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
@@ -63,6 +64,7 @@ def make_server(
         log_level=log_level,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
+        **tls_options(settings),
     )
     server = DrainingServer(
         config,

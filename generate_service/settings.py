@@ -11,6 +11,7 @@ from shared_protocol.keys import key_file
 from shared_protocol.startup.command_line import CommandLine
 from shared_protocol.startup.declared_settings import (
     one_of,
+    pem_file,
     port_number,
     positive_int,
     positive_seconds,
@@ -46,6 +47,20 @@ class GenerateSettings:
         key_file,
         "A file of such credentials, one a line, each of which is accepted. It is read again when "
         "it changes.",
+        default="",
+    )
+    tls_cert_file: str = setting(
+        pem_file,
+        "The certificate that this service shows, as PEM; with it, it speaks TLS only.",
+        default="",
+    )
+    tls_key_file: str = setting(
+        pem_file, "The private key of that certificate, as PEM.", default=""
+    )
+    tls_client_ca_file: str = setting(
+        pem_file,
+        "Certificates of the authorities that vouch for render services, as PEM. With it, nobody "
+        "else is answered, and whoever asks for /health needs a certificate as well.",
         default="",
     )
     item_checks: str = setting(

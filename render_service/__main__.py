@@ -90,7 +90,14 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
             max_head_bytes=settings.max_head_bytes,
             write_timeout_s=settings.response_write_timeout_s,
         )
-        server = make_server(app, args, limits=limits, on_drain=pool.drain)
+        server = make_server(
+            app,
+            args,
+            limits=limits,
+            on_drain=pool.drain,
+            grace_s=settings.shutdown_grace_s,
+            on_grace_over=pool.end_requests,
+        )
         app.state.server = server
         with refreshed_certificates(server, args):
             await server.serve()

@@ -122,6 +122,12 @@ class ReplicaPool:
         """Say "not ready" from now on; requests that still come are answered."""
         self._draining = True
 
+    def end_requests(self) -> None:
+        """End what still runs: nobody waits for it any longer."""
+        for replica in self._probing:
+            for exchange in list(replica.exchanges):
+                exchange.cut()
+
     def has_ready_replica(self) -> bool:
         return any(replica.ready for replica in self._replicas)
 

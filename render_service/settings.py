@@ -151,6 +151,12 @@ class RenderSettings:
         "are given up. One that answers may take any time for its tokens.",
         default=20.0,
     )
+    shutdown_grace_s: float = setting(
+        positive_seconds,
+        "How long what still runs may go on after a SIGTERM. Then streams end with an error, and "
+        "the process ends. Five seconds less than the 30 after which Kubernetes kills.",
+        default=25.0,
+    )
     startup_timeout_s: float = setting(
         positive_seconds,
         "How long to wait at start for the first generate service to become ready: loading a "

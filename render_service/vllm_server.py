@@ -19,7 +19,13 @@ from shared_protocol.startup.server import DrainingServer
 
 
 def make_server(
-    app: FastAPI, args: Namespace, *, limits: ConnectionLimits, on_drain: Callable[[], None]
+    app: FastAPI,
+    args: Namespace,
+    *,
+    limits: ConnectionLimits,
+    on_drain: Callable[[], None],
+    grace_s: float,
+    on_grace_over: Callable[[], None],
 ) -> DrainingServer:
     """Make the server that `args` describe, its certificates loaded."""
     log_config = get_uvicorn_log_config(args)
@@ -42,7 +48,7 @@ def make_server(
         **options,
     )
     config.load()
-    return DrainingServer(config, on_drain=on_drain)
+    return DrainingServer(config, on_drain=on_drain, grace_s=grace_s, on_grace_over=on_grace_over)
 
 
 def certificates_error(args: Namespace) -> str | None:

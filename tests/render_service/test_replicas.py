@@ -123,6 +123,16 @@ async def test_a_slow_replica_gets_less(start_replica: StartReplica) -> None:
     assert (len(slow.requests), len(fast.requests)) == (1, 20)
 
 
+async def test_what_still_runs_can_be_ended(start_replica: StartReplica) -> None:
+    member = start_replica()
+    member.behaviour = hang_after(FIRST)
+    async with open_pool(member) as pool, pool.generate(BODY) as deltas:
+        assert await anext(deltas) == FIRST
+        pool.end_requests()
+        with pytest.raises(ReplicaFailed):
+            await anext(deltas)
+
+
 async def test_one_after_the_other_reaches_all(start_replica: StartReplica) -> None:
     members = [start_replica(), start_replica()]
     async with open_pool(*members) as pool:

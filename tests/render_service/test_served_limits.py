@@ -89,7 +89,14 @@ async def serving(
             [*given, "--generate-url=http://a:1", "--host=127.0.0.1", f"--port={port}"], {}
         )
         args.disable_uvicorn_access_log = True
-        server = make_server(app, args, limits=limits or ConnectionLimits(), on_drain=lambda: None)
+        server = make_server(
+            app,
+            args,
+            limits=limits or ConnectionLimits(),
+            on_drain=lambda: None,
+            grace_s=25.0,
+            on_grace_over=lambda: None,
+        )
         task = asyncio.create_task(server.serve())
         await eventually(lambda: server.started)
         try:

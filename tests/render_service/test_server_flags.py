@@ -40,7 +40,14 @@ def serving(*flags: str) -> Iterator[int]:
     async def hello() -> str:
         return "hello"
 
-    server = make_server(app, args, limits=ConnectionLimits(), on_drain=lambda: None)
+    server = make_server(
+        app,
+        args,
+        limits=ConnectionLimits(),
+        on_drain=lambda: None,
+        grace_s=25.0,
+        on_grace_over=lambda: None,
+    )
 
     async def run() -> None:
         with refreshed_certificates(server, args):

@@ -75,6 +75,7 @@ def test_defaults() -> None:
         "max_image_pixels": 178_956_970,
         "max_audio_s": 600,
         "max_video_frames": 432_000,
+        "shutdown_grace_s": 25.0,
         "max_video_decoded_bytes": 5 * 2**30,
     }
     assert (args.model, args.host, args.port) == ("m", "0.0.0.0", 8000)
