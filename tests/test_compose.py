@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from generate_service.settings import parse_generate_args
-from render_service.settings import COMMAND_LINE, parse_render_args
+from generate_service.settings import GenerateSettings, parse_generate_args
+from render_service.settings import COMMAND_LINE, RenderSettings, parse_render_args
+from shared_protocol.startup.server import CUT_S
 from tests.compose_processes import compose_file, container_process
 from tests.processes import REPOSITORY
 
@@ -45,6 +46,13 @@ def test_a_service_is_watched_and_started_again(service: dict[str, Any]) -> None
         "retries",
         "start_period",
     }
+
+
+@each_service
+def test_a_service_is_not_killed_before_it_has_said_so(service: dict[str, Any]) -> None:
+    grace_s = float(service["stop_grace_period"].removesuffix("s"))
+    for settings in (GenerateSettings, RenderSettings):
+        assert grace_s > settings.shutdown_grace_s + CUT_S
 
 
 @each_service
