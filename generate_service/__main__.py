@@ -10,15 +10,21 @@ from generate_service.certificates import certificates_error
 from generate_service.settings import GenerateSettings, parse_generate_args
 from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+from shared_protocol.startup.server import end_on_signals
 
 logger = logging.getLogger("generate_service")
 
 
 def main() -> None:
+    end_on_signals()
     vllm_cpu.prepare_environment()
     os.environ[SERVED_VARIABLE] = "1"
     # As `vllm serve` has it: what is forked from a process with threads may hang.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    # Of the plug-in in workers that Ray starts; vLLM hands on variables of its own and these.
+    copied = os.environ.get("VLLM_RAY_EXTRA_ENV_VARS_TO_COPY", "")
+    names = [SERVED_VARIABLE, vllm_clean_blocks.VARIABLE]
+    os.environ["VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"] = ",".join([*filter(None, [copied]), *names])
     service_log.set_up_log()
     vllm_version.warn_of_another_version()
     settings, args = parse_generate_args(sys.argv[1:], os.environ)

@@ -26,29 +26,34 @@ _UNSIGNED: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype("<u4"),
     "float64": np.dtype("<u8"),
 }
-_INFINITY_BITS: Final = {
-    "float16": 0x7C00,
-    "bfloat16": 0x7F80,
-    "float32": 0x7F800000,
-    "float64": 0x7FF0000000000000,
+_LARGEST: Final = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
 }
 
 
-def check_values(request: GenerateRequest) -> None:
+def check_values(request: GenerateRequest, *, dtype: str) -> None:
     """Look at every float in the items and the supplied embeddings of `request`.
 
+    Args:
+        dtype: of the model, to which embeddings are converted.
+
     Raises:
-        InvalidRequest: with ``param`` naming the tensor that holds NaN, infinity or, where a
-            processor should have made it, a number beyond `MAX_ITEM_VALUE`.
+        InvalidRequest: with ``param`` naming the tensor that holds NaN, infinity, a number that is
+            too large for the model or, where a processor should have made it, one beyond
+            `MAX_ITEM_VALUE`.
     """
+    largest = _LARGEST.get(dtype, math.inf)
     if request.prompt_embeds is not None:
         for index, tensor in enumerate(request.prompt_embeds.tensors):
-            _check(tensor, math.inf, f"prompt_embeds.tensors[{index}]")
+            _check(tensor, largest, f"prompt_embeds.tensors[{index}]")
     items_of = {} if request.features is None else request.features.kwargs_data or {}
     for modality, items in items_of.items():
         for index, item in enumerate(items):
             for key, element in ({} if item is None else item.elements).items():
-                limit = math.inf if key == supplied_key(modality) else MAX_ITEM_VALUE
+                limit = largest if key == supplied_key(modality) else MAX_ITEM_VALUE
                 for number in _numbers(element.data):
                     _check(number, limit, f"features.kwargs_data.{modality}[{index}].{key}")
 
@@ -62,9 +67,9 @@ def _numbers(data: NestedTensor | None) -> Iterator[TensorRef | float]:
 
 
 def _check(number: TensorRef | float, limit: float, param: str) -> None:
-    within = _within(number, limit) if isinstance(number, TensorRef) else abs(number) < limit
+    within = _within(number, limit) if isinstance(number, TensorRef) else abs(number) <= limit
     if not within:
-        wanted = "finite" if limit == math.inf else f"between -{limit:g} and {limit:g}"
+        wanted = f"finite, and between -{limit:g} and {limit:g}"
         raise InvalidRequest(f"{param}: its numbers must be {wanted}", param=param)
 
 
@@ -74,12 +79,12 @@ def _within(tensor: TensorRef, limit: float) -> bool:
         return True
     sign = 1 << (8 * unsigned.itemsize - 1)
     without_sign = np.frombuffer(tensor.data, unsigned) & unsigned.type(sign - 1)
-    return bool(without_sign.max(initial=0) < _bits(tensor.dtype, limit))
+    return bool(without_sign.max(initial=0) <= _bits(tensor.dtype, limit))
 
 
 def _bits(dtype: str, limit: float) -> int:
-    if limit == math.inf:
-        return _INFINITY_BITS[dtype]
+    """Of the largest number of `dtype` that is finite and not beyond `limit`."""
+    limit = min(limit, _LARGEST[dtype])
     if dtype == "bfloat16":
         return int(np.float32(limit).view(np.uint32)) >> 16
     return int(np.dtype(dtype).type(limit).view(_UNSIGNED[dtype]))

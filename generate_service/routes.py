@@ -93,8 +93,9 @@ class GenerateRoute:
         await until_disconnect(receive, answer.write(writer, engine.generate(engine_request)))
 
     def _read(self, scope: Scope, body: bytearray, engine: GeneratingEngine) -> GenerateRequest:
-        request = admit(decode_body(scope, body), engine.limits())
-        check_values(request)
+        limits = engine.limits()
+        request = admit(decode_body(scope, body), limits)
+        check_values(request, dtype=limits.dtype)
         return request if self._trust_hashes else with_content_hashes(request)
 
     async def _in_place(self, size: int, read: Callable[[], GenerateRequest]) -> GenerateRequest:

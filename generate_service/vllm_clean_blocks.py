@@ -6,6 +6,7 @@ later. vLLM zeroes new blocks for models with Mamba layers and for caches of mix
 it does for all.
 """
 
+import os
 from typing import Any, Final
 
 VARIABLE: Final = "TANDEM_ZERO_KV_BLOCKS"
@@ -22,6 +23,17 @@ def zero_new_blocks() -> None:
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         CPUModelRunner._zero_block_ids = _zero_blocks
+
+
+def check_connector(config: Any) -> None:
+    """Raise RuntimeError for a connector that reads into blocks while they are being zeroed.
+
+    MoRIIO keeps its destinations from being zeroed for models with Mamba layers only.
+    """
+    transfer = config.kv_transfer_config
+    zeroing = os.environ.get(VARIABLE) == "on"
+    if zeroing and transfer is not None and transfer.kv_connector == "MoRIIOConnector":
+        raise RuntimeError("With MoRIIOConnector, start with --zero-kv-blocks=off")
 
 
 def _needed(_: Any) -> bool:

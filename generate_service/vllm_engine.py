@@ -23,7 +23,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutp
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
-from generate_service import vllm_plugin
+from generate_service import vllm_clean_blocks, vllm_plugin
 from generate_service.admission import ModelLimits
 from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
@@ -167,7 +167,8 @@ class Engine:
             compare_items: whether items have to be such as the model's processor makes them.
 
         Raises:
-            RuntimeError: if vLLM has not called `vllm_plugin`.
+            RuntimeError: if vLLM has not called `vllm_plugin`, or its KV connector cannot do with
+                zeroed blocks.
         """
         engine_args = AsyncEngineArgs.from_cli_args(args)
         if not vllm_plugin.registered():
@@ -175,6 +176,7 @@ class Engine:
         config = await asyncio.to_thread(
             engine_args.create_engine_config, UsageContext.OPENAI_API_SERVER
         )
+        vllm_clean_blocks.check_connector(config)
         llm = await asyncio.to_thread(
             DeltaLLM.from_vllm_config,
             config,

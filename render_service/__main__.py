@@ -9,11 +9,13 @@ import uvloop
 
 from render_service.settings import RenderSettings, parse_render_args
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+from shared_protocol.startup.server import end_on_signals
 
 logger = logging.getLogger("render_service")
 
 
 def main() -> None:
+    end_on_signals()
     vllm_cpu.prepare_environment()
     service_log.set_up_log()
     vllm_version.warn_of_another_version()

@@ -23,7 +23,7 @@ class ConnectionLimits:
         write_timeout_s: how long a client may leave an answer unread.
     """
 
-    head_timeout_s: float = 60.0
+    head_timeout_s: float = 120.0
     max_head_bytes: int = 1 << 16
     write_timeout_s: float = 60.0
 
@@ -50,6 +50,7 @@ class _LimitedTime(asyncio.Protocol):
         super().__init__(*args, **options)
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -71,9 +72,23 @@ class _LimitedTime(asyncio.Protocol):
         self._stop_write_timer()
         super().resume_writing()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # type: ignore[misc]
+        if self.transport.get_write_buffer_size():
+            # Too little to have paused the writing; uvicorn would wait for it without end.
+            self._flush_timer = self.loop.call_later(
+                self.limits.write_timeout_s, self._flushed_or_cut
+            )
+
+    def _flushed_or_cut(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_write_timer()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         super().connection_lost(exc)
 
     def _is_waiting(self) -> bool:
@@ -107,18 +122,35 @@ class _LimitedHead(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_bytes: int | None = None
+        # The parser tells of an endless trailer never, nor of what stands beside a chunk's size.
+        self._untold_bytes = 0
+        self._told = False
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._told = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._told = True
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        self._told = False
         super().data_received(data)
-        if self._head_bytes is None or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._head_bytes is None:
+            self._untold_bytes = 0 if self._told else self._untold_bytes + len(data)
+            if self._untold_bytes > self.limits.max_head_bytes:
+                self.transport.abort()
             return
         self._head_bytes += len(data)
         if self._head_bytes > self.limits.max_head_bytes:

@@ -8,8 +8,9 @@ STATUS_PATHS: Final = frozenset({"/health", "/ready", "/ping", "/version", "/met
 """How the service is."""
 
 _KEYLESS_PATHS: Final = STATUS_PATHS | {
-    # Open in vLLM as well, which guards only some prefixes.
-    *("/tokenize", "/detokenize", "/tokenizer_info"),
+    # Open in vLLM as well, which guards only some prefixes; but not its /tokenize, which takes
+    # chats, and would fetch and decode media for anybody.
+    *("/detokenize", "/tokenizer_info"),
     *("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"),
 }
 _KEYLESS_PREFIX: Final = "/static/"

@@ -41,6 +41,8 @@ class Replica:
         suspect: set when a request failed since the last probe began.
         exchanges: the requests that are running there.
         silent_s: for how long no probe was answered.
+        busy: whether it has refused a request for its load since the last probe. It is in rotation
+            all the same, behind the others: there may be nobody else, and it is well.
     """
 
     url: str
@@ -52,6 +54,7 @@ class Replica:
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     exchanges: set[Exchange] = field(default_factory=set)
     silent_s: float = 0.0
+    busy: bool = False
 
     @property
     def ready(self) -> bool:
@@ -62,7 +65,7 @@ class ReplicaPool:
     """Probes the replicas while it is open, and sends each request to one that is in rotation.
 
     A replica that fails a request leaves the rotation at once; a probe, which follows soon,
-    brings it back.
+    brings it back. One that refuses a request for its load comes behind the others until then.
 
     One that does not answer a probe leaves the rotation as well, and the requests that it has not
     begun go elsewhere. Those that it has may still go on, until it was silent for `stall_s`: then
@@ -220,7 +223,7 @@ class ReplicaPool:
     def _least_loaded(self, tried: set[Replica]) -> Replica | None:
         candidates = [r for r in self._replicas if r.ready and r not in tried]
         # Ties are broken by chance: many render processes choose without knowing of each other.
-        return min(candidates, key=lambda r: (r.outstanding, random.random()), default=None)
+        return min(candidates, key=lambda r: (r.busy, r.outstanding, random.random()), default=None)
 
     @asynccontextmanager
     async def _attempt(
@@ -243,7 +246,10 @@ class ReplicaPool:
         except (NotAccepted, ReplicaFailed) as error:
             if isinstance(error, NotAccepted):
                 logger.info("%s did not take a request: %s", replica.name, error)
-            replica.reason = f"failed a request: {error}"
+            if isinstance(error, NotAccepted) and error.busy:
+                replica.busy = True
+            else:
+                replica.reason = f"failed a request: {error}"
             replica.suspect.set()
             raise
         finally:
@@ -354,6 +360,7 @@ class ReplicaPool:
 
     def _conclude(self, replica: Replica, reason: str | None) -> None:
         replica.reason = reason
+        replica.busy = False
         if reason is None and replica.info is not None and not self._first.done():
             self._first.set_result(replica.info)
         if reason == replica.probed_reason:

@@ -75,13 +75,27 @@ _CLIENT_ERRORS: Final[dict[int, type[TandemError]]] = {
     error.status: error for error in (InvalidRequest, UnknownModel, PayloadTooLarge)
 }
 
+_NOT_THE_CLIENTS: Final = frozenset(
+    {
+        # Our credentials were refused, not the client's.
+        httpx.codes.UNAUTHORIZED,
+        httpx.codes.FORBIDDEN,
+        # The network between the tiers is slow.
+        httpx.codes.REQUEST_TIMEOUT,
+    }
+)
+
 
 class NotAccepted(Exception):
     """The replica has not begun the request and never will: another one may get it."""
 
-    def __init__(self, reason: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self, reason: str, *, retry_after_s: int | None = None, busy: bool = False
+    ) -> None:
+        """`busy`: it said so itself, and may take the next request."""
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+        self.busy = busy
 
 
 class NotReady(Exception):
@@ -481,7 +495,10 @@ async def _refusal(response: httpx.Response, content: _Body) -> Exception:
         return NotAccepted(
             f"answered {status}: {error.message}",
             retry_after_s=int(retry_after) if retry_after.isdecimal() else None,
+            busy=True,
         )
+    if status in _NOT_THE_CLIENTS:
+        return NotAccepted(f"answered {status}: {error.message}")
     if error.param == "protocol_version":
         # No fault of the client: this replica is of another release.
         return NotAccepted(f"speaks another version: {error.message}")
@@ -504,11 +521,7 @@ async def _read_error(content: _Body) -> bytes:
 
 def _error(url: httpx.URL, status: int, message: str, param: str | None) -> TandemError:
     """The error to pass on for one that a replica answered with."""
-    if 400 <= status < 500 and status not in (
-        # Our credentials were refused, not the client's.
-        httpx.codes.UNAUTHORIZED,
-        httpx.codes.FORBIDDEN,
-    ):
+    if 400 <= status < 500 and status != httpx.codes.REQUEST_HEADER_FIELDS_TOO_LARGE:
         # A status without a class of its own is to be read as 400, says HTTP.
         return _CLIENT_ERRORS.get(status, InvalidRequest)(message, param=param)
     logger.error("%s answered %d: %s", _origin(url), status, message)

@@ -7,7 +7,6 @@ them it was.
 import functools
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
-from pickle import UnpicklingError
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -98,10 +97,6 @@ def _naming_messages(render: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
             first = error.errors(include_url=False, include_input=False)[0]
             raise VLLMValidationError(
                 f"A content part is not valid: {first['msg']}", parameter="messages"
-            ) from error
-        except UnpicklingError as error:
-            raise VLLMValidationError(
-                "A content part holds no tensor that `torch.load` reads.", parameter="messages"
             ) from error
         except ValueError as error:
             raise VLLMValidationError(str(error), parameter="messages") from error

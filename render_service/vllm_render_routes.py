@@ -17,6 +17,7 @@ from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.api_utils import with_cancellation
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs import EngineInput
 from vllm.sampling_params import SamplingParams
@@ -69,21 +70,25 @@ def render_router(state: State, engine: RemoteEngine) -> APIRouter:
     responses = _recording(state.openai_serving_responses, recording)
 
     @router.post("/v1/chat/completions/render")
+    @with_cancellation  # type: ignore[untyped-decorator]
     async def render_chat(request: LocatedChatRequest, raw_request: Request) -> Response:
         """Return the request that a generate replica would be sent for this chat."""
         return await _render(chat.create_chat_completion, request, raw_request)
 
     @router.post("/v1/messages/render")
+    @with_cancellation  # type: ignore[untyped-decorator]
     async def render_messages(request: AnthropicMessagesRequest, raw_request: Request) -> Response:
         """Return the request that a generate replica would be sent for these messages."""
         return await _render(messages.create_messages, request, raw_request)
 
     @router.post("/v1/responses/render")
+    @with_cancellation  # type: ignore[untyped-decorator]
     async def render_responses(request: ResponsesRequest, raw_request: Request) -> Response:
         """Return the request that a generate replica would be sent for this response."""
         return await _render(responses.create_responses, request, raw_request, background=False)
 
     @router.post("/v1/completions/render")
+    @with_cancellation  # type: ignore[untyped-decorator]
     async def render_completion(request: CompletionRequest, raw_request: Request) -> Response:
         """Return the list of requests that replicas would be sent, one a prompt."""
         return await _render(completion.create_completion, request, raw_request)

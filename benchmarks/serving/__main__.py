@@ -47,10 +47,11 @@ def main() -> None:
                 requests=options.requests,
             )
         )
+    if options.write:
+        _RESULTS.write_text(json.dumps([asdict(entry) for entry in rounds], indent=1) + "\n")
     text = page(rounds, _about(options))
     if options.write:
         PAGE.write_text(text)
-        _RESULTS.write_text(json.dumps([asdict(entry) for entry in rounds], indent=1) + "\n")
     else:
         print(text)
 

@@ -44,7 +44,7 @@ def page(rounds: Sequence[Round], about: str) -> str:
 def _cells(mine: list[Round], monolith: list[Round]) -> list[str]:
     absolute = mine is monolith
     columns: list[tuple[Callable[[Round], float], str]] = [
-        (lambda entry: entry.requests / entry.seconds, "{:.1f}"),
+        (lambda entry: (entry.requests - len(entry.errors)) / entry.seconds, "{:.1f}"),
         (lambda entry: 1000 * entry.p50_s, "{:.0f} ms"),
         (lambda entry: 1000 * entry.p95_s, "{:.0f} ms"),
         (lambda entry: 1000 * entry.first_p50_s, "{:.0f} ms"),
@@ -54,7 +54,8 @@ def _cells(mine: list[Round], monolith: list[Round]) -> list[str]:
     cells = []
     for measure, form in columns:
         own, other = (statistics.median(map(measure, rounds)) for rounds in (mine, monolith))
-        cells.append(form.format(own) if absolute else f"{own / other:.2f}")
+        ratio = f"{own / other:.2f}" if other else "-"
+        cells.append(form.format(own) if absolute else ratio)
     return [*cells, str(sum(len(entry.errors) for entry in mine))]
 
 

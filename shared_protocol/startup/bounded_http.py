@@ -42,8 +42,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_bytes = 0
-        # What came of a head is told header by header, and of an endless header never.
+        # What came of a head is told header by header, and of an endless header never; nor are
+        # the trailers of a body and what stands beside the sizes of its chunks.
         self._untold_bytes = 0
+        self._told = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -53,22 +56,22 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel(self._read_timer)
         _cancel(self._stall_timer)
+        _cancel(self._flush_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        in_head = self._in_head
+        self._told = False
         super().data_received(data)
-        if in_head and self._in_head and not self._refused:
-            self._untold_bytes += len(data)
-            if self._untold_bytes > MAX_HEAD_BYTES:
-                self._refuse(_head_too_large())
+        self._untold_bytes = 0 if self._told else self._untold_bytes + len(data)
+        if self._untold_bytes > MAX_HEAD_BYTES and not self._refused:
+            self._refuse(_head_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = self._untold_bytes = 0
+        self._in_head = self._told = True
+        self._head_bytes = 0
         self._start_reading()
 
     def on_url(self, url: bytes) -> None:
@@ -95,9 +98,24 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._told = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._told = True
         _cancel(self._read_timer)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            # Too little to have paused the writing; uvicorn would wait for it without end.
+            self._flush_timer = self.loop.call_later(self._limits.stall_s, self._flushed_or_cut)
+
+    def _flushed_or_cut(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._stalled()
 
     def _start_reading(self) -> None:
         _cancel(self._read_timer)

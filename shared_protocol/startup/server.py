@@ -1,7 +1,9 @@
 """Running an application under uvicorn, and ending it in step with those that send it requests."""
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -16,6 +18,15 @@ CUT_S: Final = 1.5
 
 FAILURE_GRACE_S: Final = 10.0
 """How long streams and uploads may still run once the engine has failed."""
+
+
+def end_on_signals() -> None:
+    """Have SIGTERM and SIGINT end the process until a server looks after them.
+
+    The first process of a container would not even notice them otherwise.
+    """
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, lambda number, _: sys.exit(128 + number))
 
 
 class DrainingServer(uvicorn.Server):
@@ -48,9 +59,8 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining:
             # Not uvicorn's own way, which waits for the application's end, and for its threads.
-            signal.signal(sig, signal.SIG_DFL)
-            signal.raise_signal(sig)
-            return
+            # Nor the signal's, which the kernel keeps from the first process of a container.
+            os._exit(128 + sig)
         self._draining = True
         self._on_drain()
         asyncio.get_running_loop().call_soon_threadsafe(self._begin_end)

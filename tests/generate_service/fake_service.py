@@ -44,6 +44,8 @@ async def serving(
         yield client, engine
     server.should_exit = True
     await task
+    # uvloop closes the socket in a later turn.
+    await asyncio.sleep(0.01)
     assert engine.shut_down
 
 

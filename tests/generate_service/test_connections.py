@@ -1,6 +1,7 @@
 """What hostile or broken clients do to connections, on real sockets around a fake engine."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -233,7 +234,7 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_for_none(
     threads: set[int] = set()
     may_go_on = threading.Event()
 
-    def check(request: GenerateRequest) -> None:
+    def check(request: GenerateRequest, *, dtype: str) -> None:
         if request.cache_salt is not None:
             threads.add(threading.get_ident())
             may_go_on.wait()
@@ -251,3 +252,25 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_for_none(
         answers = await asyncio.gather(*waiting)
     assert [answer.status_code for answer in answers] == [200] * 8
     assert len(threads) == routes.LARGE_BODY_THREADS
+
+
+UNTOLD = {
+    "a trailer": (b"0\r\n", b"X: "),
+    "beside the size of a chunk": (b"", b"5;x="),
+}
+
+
+@pytest.mark.parametrize(("before", "begin"), UNTOLD.values(), ids=UNTOLD)
+async def test_what_no_body_has_is_bounded_too(before: bytes, begin: bytes) -> None:
+    head = HEAD.split(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with serving(three_tokens) as (client, _), connection(client) as (reader, writer):
+        writer.write(head + before + begin)
+        ended = asyncio.create_task(reader.read())
+        sent = 0
+        while not ended.done():
+            writer.write(b"x" * 4096)
+            sent += 4096
+            assert sent < 20 * MAX_HEAD_BYTES
+            await asyncio.sleep(0.005)
+        with contextlib.suppress(ConnectionError):
+            await ended

@@ -1,16 +1,19 @@
 """Numbers that overflow in the model are refused, wherever they stand and however wide they are."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from generate_service.item_values import check_values
+from generate_service import item_values
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.items import BatchedField, ItemElement, MultiModalItem, NestedTensor
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import EmbedSpan, Features, GenerateRequest, PromptEmbeds
 from shared_protocol.tensors import TensorRef
+
+check_values = partial(item_values.check_values, dtype="float64")
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -92,3 +95,14 @@ def test_supplied_embeddings_are_finite(number: float) -> None:
         with pytest.raises(InvalidRequest, match="must be finite") as refused:
             check_values(request)
         assert refused.value.param == param
+
+
+def test_supplied_embeddings_are_finite_in_the_model_too() -> None:
+    large = with_item(tensor("float32", 1.0, 1e5), key="image_embeds")
+    item_values.check_values(large, dtype="bfloat16")
+    with pytest.raises(InvalidRequest, match="between -65504 and 65504"):
+        item_values.check_values(large, dtype="float16")
+    larger = with_item(tensor("float64", 1e300), key="image_embeds")
+    item_values.check_values(larger, dtype="float64")
+    with pytest.raises(InvalidRequest):
+        item_values.check_values(larger, dtype="bfloat16")

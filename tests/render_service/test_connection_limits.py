@@ -1,6 +1,7 @@
 """Clients that send or read too slowly, or send too much of a head, on a real socket."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -86,6 +87,8 @@ async def serving(app: Any, parser: Parser) -> AsyncIterator[int]:
     finally:
         server.should_exit = server.force_exit = True
         await task
+        # uvloop closes the socket in a later turn.
+        await asyncio.sleep(0.01)
 
 
 async def closed_after(reader: asyncio.StreamReader) -> float:
@@ -205,3 +208,43 @@ async def test_a_client_that_reads_slowly_is_served(parser: Parser) -> None:
         assert not endless.left
         writer.close()
         await eventually(lambda: endless.left)
+
+
+@pytest.mark.parametrize("begin", [b"0\r\nX: ", b"5;x="], ids=["a trailer", "beside a size"])
+async def test_what_no_body_has_is_bounded_too(begin: bytes) -> None:
+    async with serving(hello, limited_httptools) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + begin)
+        ended = asyncio.create_task(closed_after(reader))
+        sent = 0
+        while not ended.done():
+            writer.write(b"x" * 1000)
+            sent += 1000
+            assert sent < 100 * LIMITS.max_head_bytes
+            await asyncio.sleep(0.001)
+        writer.close()
+
+
+async def test_an_answer_that_is_never_flushed_keeps_no_connection(parser: Parser) -> None:
+    """Less than what pauses the writing, more than the kernels of both sides take."""
+    answer = PlainTextResponse("x" * 60_000)
+    cut = asyncio.Event()
+
+    class Watched(parser(LIMITS)):  # type: ignore[misc]
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            cut.set()
+
+        def connection_made(self, transport: Any) -> None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            super().connection_made(transport)
+
+    async with serving(answer, lambda limits: Watched) as port:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, HEAD + b"Connection: close\r\n\r\n")
+            async with asyncio.timeout(WRITE_TIMEOUT_S + SLACK_S):
+                await cut.wait()

@@ -315,14 +315,41 @@ async def test_a_restarted_replica_comes_back(replica: FakeGenerate) -> None:
         assert await ask(pool) == [FIRST, LAST]
 
 
-async def test_a_replica_that_refuses_but_is_ready_comes_back_soon(replica: FakeGenerate) -> None:
+async def test_a_replica_that_refuses_for_its_load_comes_behind_the_others(
+    start_replica: StartReplica,
+) -> None:
+    busy, other = start_replica(), start_replica()
+    busy.behaviour = refuse(503, "The queue is full")
+    async with open_pool(busy, other, probe_interval_s=60) as pool:
+        await asyncio.gather(*(ask(pool) for _ in range(20)))
+        asked = len(busy.requests)
+        for _ in range(20):
+            await ask(pool)
+        # It is well, and would be asked if there were nobody else.
+        assert in_rotation(pool) == [True, True]
+        # A probe in between gives it another chance.
+        assert len(busy.requests) <= asked + 2
+
+
+async def test_the_only_replica_stays_in_rotation_when_it_is_busy(replica: FakeGenerate) -> None:
     async with open_pool(replica) as pool:
-        await asyncio.sleep(0.15)
-        replica.behaviour = refuse(503, "The queue is full")
+        replica.behaviour = refuse(429, "The queue is full")
         with pytest.raises(Unavailable):
             await ask(pool)
-        assert not pool.has_ready_replica()
-        await eventually(pool.has_ready_replica, within_s=0.5)
+        assert pool.has_ready_replica()
+        replica.behaviour = answer(FIRST, LAST)
+        assert await ask(pool) == [FIRST, LAST]
+
+
+@pytest.mark.parametrize("status", [401, 403, 408])
+async def test_what_is_no_fault_of_the_client_goes_to_the_next(
+    start_replica: StartReplica, status: int
+) -> None:
+    members = [start_replica(), start_replica()]
+    members[0].behaviour = refuse(status, "Who are you?")
+    async with open_pool(*members, probe_interval_s=60) as pool:
+        for _ in range(10):
+            assert await ask(pool) == [FIRST, LAST]
 
 
 async def test_refusals_do_not_cause_a_storm_of_probes(replica: FakeGenerate) -> None:
