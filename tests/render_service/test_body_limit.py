@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from render_service.body_limit import BodyLimit
 from tests.processes import free_port
+from tests.served import served
 
 pytestmark = pytest.mark.anyio
 
@@ -29,15 +30,8 @@ async def count_body(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[int]:
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, lifespan="off", log_level="error"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    try:
+    async with served(uvicorn.Config(app, port=port, lifespan="off", log_level="error")):
         yield port
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
 
 
 @pytest.fixture

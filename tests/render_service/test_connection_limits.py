@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from render_service.connection_limits import ConnectionLimits, limited_h11, limited_httptools
 from tests.processes import free_port
 from tests.render_service.fake_generate import eventually
+from tests.served import served
 
 pytestmark = pytest.mark.anyio
 
@@ -79,16 +80,8 @@ async def serving(app: Any, parser: Parser) -> AsyncIterator[int]:
         log_level="critical",
         timeout_keep_alive=10,
     )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    await eventually(lambda: server.started)
-    try:
+    async with served(config):
         yield port
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
-        # uvloop closes the socket in a later turn.
-        await asyncio.sleep(0.01)
 
 
 async def closed_after(reader: asyncio.StreamReader) -> float:

@@ -1,6 +1,5 @@
 """By what the two services know each other: a credential, and certificates."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,8 @@ from shared_protocol.answer import FRAMES_CONTENT_TYPE
 from shared_protocol.frames import encode_frame
 from tests.certificates import Authority
 from tests.processes import free_port
-from tests.render_service.fake_generate import FIRST, LAST, NO_AUTHORITIES, FakeGenerate, eventually
+from tests.render_service.fake_generate import FIRST, LAST, NO_AUTHORITIES, FakeGenerate
+from tests.served import served
 
 pytestmark = pytest.mark.anyio
 
@@ -82,14 +82,8 @@ async def tls_replica(authority: Authority) -> AsyncIterator[str]:
         ssl_ca_certs=str(authority.certificate),
         ssl_cert_reqs=ssl.CERT_REQUIRED,
     )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    await eventually(lambda: server.started)
-    try:
+    async with served(config):
         yield f"https://127.0.0.1:{port}"
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
 
 
 async def test_both_sides_show_certificates(tmp_path: Path) -> None:
