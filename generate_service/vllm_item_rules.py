@@ -47,7 +47,9 @@ def _gemma4(info: Any) -> Rules:
     return {
         "image": positions.placed_patches(*places),
         "video": positions.placed_frames(*places),
-        "audio": sounds.masked_spectrum(sounds.halved_twice),
+        "audio": sounds.masked_spectrum(
+            sounds.halved_twice, most=int(info.get_hf_processor().audio_seq_length)
+        ),
     }
 
 

@@ -57,12 +57,15 @@ def measured_spectrum(
     return rows
 
 
-def masked_spectrum(shortening: Shortening) -> Rule:
-    """Gemma 4: frames, of which those that a mask begins with are heard."""
+def masked_spectrum(shortening: Shortening, *, most: int) -> Rule:
+    """Gemma 4: frames, of which those that a mask begins with are heard.
+
+    Of a longer sound the engine takes the first `most` of the embeddings that it makes.
+    """
 
     def rows(item: ItemReader) -> int:
         _padded_frames(item)
-        return shortening(item.prefix("input_features_mask"))
+        return min(most, shortening(item.prefix("input_features_mask")))
 
     return rows
 

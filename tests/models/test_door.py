@@ -13,7 +13,7 @@ from tests.checkpoints import checkpoint
 from tests.models.counts import door_counts
 from tests.models.door import ENCODINGS, Door, differences, placeholder
 from tests.models.families import COMMON_FLAGS, FAMILIES, chat, media_chats
-from tests.models.media import samples
+from tests.models.media import audio_part, samples
 from tests.models.supplied_media import encoded, rows, supplied_pictures, supplied_sounds
 
 pytestmark = [
@@ -98,6 +98,14 @@ def test_media_as_embeddings_come_through(
             for encoding in ENCODINGS:
                 entered = door.enter(wire, encoding)
                 assert not differences(prompt, entered), (kind, encoding)
+
+
+def test_a_sound_longer_than_the_model_listens(loop: asyncio.AbstractEventLoop) -> None:
+    opened = loop.run_until_complete(Door.open(checkpoint("gemma4"), *COMMON_FLAGS))
+    with contextlib.closing(opened) as door:
+        prompt, wire = loop.run_until_complete(door.render(chat("audio", [audio_part(1, 35.7)])))
+        for encoding in ENCODINGS:
+            assert not differences(prompt, door.enter(wire, encoding))
 
 
 def test_a_spectrum_without_its_mask_does_not_come_through(loop: asyncio.AbstractEventLoop) -> None:
