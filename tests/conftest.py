@@ -59,7 +59,12 @@ class Duo:
         return hidden_size(self.checkpoint)
 
 
-@pytest.fixture(scope="session", params=list(MODELS))
+# It has real weights, and answers ten times slower: `make test-all` asks it everything, and tests
+# that name it do so anyway.
+_DEMO = pytest.param("demo", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", params=["gemma3", "qwen2_vl", _DEMO])
 def duo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
     name = request.param
     model = MODELS[name]()

@@ -1,7 +1,6 @@
 """What goes wrong while a chat is rendered, and is the client's mistake."""
 
 import asyncio
-from pickle import UnpicklingError
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -13,7 +12,7 @@ from render_service.vllm_chat_route import name_messages_in_errors
 
 @pytest.mark.parametrize(
     "raised",
-    [ValueError("no base64"), UnpicklingError("no tensor"), VLLMValidationError("no picture")],
+    [ValueError("no base64"), VLLMValidationError("no picture")],
 )
 def test_a_part_that_cannot_be_read_names_the_messages(raised: Exception) -> None:
     async def render_chat(request: Any) -> NoReturn:

@@ -321,7 +321,17 @@ async def test_missing_features(transport: GenerateTransport, replica: FakeGener
     assert caught.value.hashes == ["aa", "bb"]
 
 
-@pytest.mark.parametrize("status", [500, 501, 502, 504, 401, 403])
+@pytest.mark.parametrize("status", [401, 403, 408])
+async def test_what_is_no_fault_of_the_client_was_not_accepted(
+    transport: GenerateTransport, replica: FakeGenerate, status: int
+) -> None:
+    replica.behaviour = refuse(status, "Who are you?")
+    with pytest.raises(NotAccepted) as caught:
+        await ask(transport, replica.url)
+    assert not caught.value.busy
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 431])
 async def test_an_error_of_the_replica_stays_in_the_log(
     transport: GenerateTransport,
     replica: FakeGenerate,
