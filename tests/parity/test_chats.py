@@ -13,7 +13,6 @@ from tests.parity.chats import KINDS, chat_requests
 pytestmark = [pytest.mark.engine, pytest.mark.anyio]
 
 REQUESTS = 120
-REQUESTS_OF_SLOW_MODEL = 40
 CONCURRENCY = 4
 
 
@@ -29,17 +28,7 @@ async def ask_all(url: str, requests: list[dict[str, Any]]) -> list[Answer]:
 
 
 async def test_pair_equals_monolith(duo: Duo) -> None:
-    await compare(duo, REQUESTS_OF_SLOW_MODEL if duo.name == "demo" else REQUESTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("duo", ["demo"], indirect=True)
-async def test_the_slow_model_at_length(duo: Duo) -> None:
-    await compare(duo, REQUESTS)
-
-
-async def compare(duo: Duo, count: int) -> None:
-    requests = list(chat_requests(20261130, count, hidden_size=duo.hidden_size))
+    requests = list(chat_requests(20261130, REQUESTS, hidden_size=duo.hidden_size))
     pair = await ask_all(duo.pair, requests)
     monolith = await ask_all(duo.monolith, requests)
 
@@ -51,6 +40,6 @@ async def compare(duo: Duo, count: int) -> None:
     ]
     assert not found, "\n".join(found[:20])
     # Those are compared up to the tie only; more would mean that the test sees little.
-    assert sum(has_tie(answer) for answer in monolith) <= count // 10
+    assert sum(has_tie(answer) for answer in monolith) <= REQUESTS // 10
     # A model that says the same to everything would prove nothing.
-    assert len({tuple(answer.token_ids[:4]) for answer in pair}) > count // 6
+    assert len({tuple(answer.token_ids[:4]) for answer in pair}) > REQUESTS // 6
