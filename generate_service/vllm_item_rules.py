@@ -100,6 +100,22 @@ def _qwen_audio(shortening: sounds.Shortening) -> Rule:
     return sounds.measured_spectrum(shortening, "input_audio_features", "audio_feature_lengths")
 
 
+def _mimo(info: Any) -> Rules:
+    sound = info.get_hf_processor().mimo_processor
+
+    def shortening(frames: int) -> int:
+        """As `preprocess_audio` of the processor counts."""
+        kernel, stride = sound.audio_kernel_size, sound.audio_stride_size
+        convolved = (frames + 5 - 2 * kernel) // stride + 1
+        pooled: int = math.ceil(convolved / sound.audio_avg_pooler)
+        return -(-pooled // int(sound.audio_group_size))
+
+    return {
+        **_qwen_vl(info),
+        "audio": sounds.counted_spectrum(shortening, "audio_features", "audio_token_lens"),
+    }
+
+
 def _qwen3_asr(_: Any) -> Rules:
     return {"audio": _qwen_audio(sounds.qwen3)}
 
@@ -205,7 +221,7 @@ _BUILDERS: Mapping[str, Callable[[Any], Rules]] = {
     "Qwen3VLProcessingInfo": _qwen_vl,
     "Qwen3_5ProcessingInfo": _qwen_vl,
     "Qwen3_5MoeProcessingInfo": _qwen_vl,
-    "MiMoV2OmniProcessingInfo": _qwen_vl,
+    "MiMoV2OmniProcessingInfo": _mimo,
     "Qwen2_5OmniThinkerProcessingInfo": partial(_qwen_omni, shortening=sounds.qwen2_5),
     "Qwen3OmniMoeThinkerProcessingInfo": partial(_qwen_omni, shortening=sounds.qwen3),
     "Qwen3ASRProcessingInfo": _qwen3_asr,

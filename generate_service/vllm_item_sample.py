@@ -1,7 +1,9 @@
 """Samples of a model's items, made by its own processor from media that stand for nothing."""
 
+import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.config.multimodal import (
     AudioDummyOptions,
@@ -28,10 +30,12 @@ from generate_service.item_sample import (
 )
 from shared_protocol.items import BatchedField, FlatField, ItemField, SharedField
 
+_SECOND_OF_SOUND = 16_000
+
 _SMALL = MultiModalDummyOptions(
     image=ImageDummyOptions(width=224, height=224),
     video=VideoDummyOptions(width=224, height=224, num_frames=4),
-    audio=AudioDummyOptions(length=16_000),
+    audio=AudioDummyOptions(length=_SECOND_OF_SOUND),
 )
 """Upper limits: what an item is made of does not depend on the size of its media."""
 
@@ -55,6 +59,11 @@ def _make_sample(processor: BaseMultiModalProcessor[Any], modality: str) -> dict
     inputs = processor.get_dummy_inputs(
         processor.info.ctx.model_config.max_model_len, {modality: 1}, _SMALL
     )
+    if not any(items.get_count() for items in inputs.mm_data_items.values()):
+        # MiMo's builder of such media has a place for a sound, and makes none.
+        sounds = {"audio": [np.zeros(_SECOND_OF_SOUND)]}
+        items = processor.info.parse_mm_data(sounds, validate=False)
+        inputs = dataclasses.replace(inputs, mm_data_items=items)
     made = processor.apply(inputs, timing_ctx=TimingContext(enabled=False))["mm_kwargs"]
     return {kind: _sample(items[0]) for kind, items in made.items()}
 

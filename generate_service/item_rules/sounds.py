@@ -57,6 +57,18 @@ def measured_spectrum(
     return rows
 
 
+def counted_spectrum(shortening: Shortening, spectrum: str, count: str) -> Rule:
+    """MiMo: frames of ``[frames, bands]`` beside the number of embeddings that they make."""
+
+    def rows(item: ItemReader) -> int:
+        embeds = shortening(item.count(spectrum))
+        told = item.integer(count)
+        item.demand(told == embeds, count, f"is {told}, {spectrum} yields {embeds}")
+        return embeds
+
+    return rows
+
+
 def masked_spectrum(shortening: Shortening, *, most: int) -> Rule:
     """Gemma 4: frames, of which those that a mask begins with are heard.
 

@@ -7,6 +7,11 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 _NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 # torch drops the operators of a Library that is garbage-collected.
@@ -43,8 +48,8 @@ def declare_torchvision_operators() -> None:
     """
     import torch
 
-    package = importlib.util.find_spec("torchvision")
-    if torch.version.cuda or package is None or _load_compiled_part(package):
+    folder = _folder("torchvision")
+    if torch.version.cuda or folder is None or _load_compiled_part(folder, "_C"):
         return
     if hasattr(torch.ops.torchvision, "nms"):
         return  # declared before, by a second entry point or a torch imported anew
@@ -54,12 +59,41 @@ def declare_torchvision_operators() -> None:
     _kept_libraries.append(library)
 
 
-def _load_compiled_part(torchvision: importlib.machinery.ModuleSpec) -> bool:
-    """Load it as torchvision would, without importing torchvision itself."""
+def stand_in_for_torchaudio_extension() -> None:
+    """Let `import torchaudio` succeed beside a CPU torch that its compiled part does not fit.
+
+    It too is a CUDA build on PyPI, and its import fails where the compiled part is there and cannot
+    be loaded. vLLM resamples sounds with what it has in Python.
+
+    Entry point of the group `torch.backends`.
+    """
     import torch
 
-    folders = torchvision.submodule_search_locations
-    compiled = importlib.machinery.PathFinder.find_spec("_C", folders)
+    folder, name = _folder("torchaudio"), "torchaudio._extension"
+    if torch.version.cuda or folder is None or name in sys.modules:
+        return
+    if not _load_compiled_part(folder / "lib", "_torchaudio"):
+        extension = types.ModuleType(name)
+        vars(extension).update(
+            _IS_TORCHAUDIO_EXT_AVAILABLE=False, fail_if_no_align=_leave_undecorated
+        )
+        sys.modules[name] = extension
+
+
+def _leave_undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _folder(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def _load_compiled_part(folder: Path, name: str) -> bool:
+    """Load it as the package would, without importing the package."""
+    import torch
+
+    compiled = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
     if compiled is None or compiled.origin is None:
         return False
     try:

@@ -1,6 +1,6 @@
 """MiMo omni: images are dense; a video has a time in front of each pair of frames.
 
-Without its audio part: to resample sound, vLLM wants torchaudio.
+Without its encoder of sounds, which vLLM's CPU build cannot run; the processor takes sounds.
 """
 
 from pathlib import Path
@@ -55,6 +55,7 @@ def build(path: Path, *, vocab_headroom: bool = False) -> Path:
     text.chat_template = chat_template(
         image="<|vision_start|><|image_pad|><|vision_end|>",
         video="<|vision_start|><|video_pad|><|vision_end|>",
+        audio="<|mimo_audio_start|><|audio_pad|><|mimo_audio_end|>",
     )
     text.save_pretrained(path)
     return path

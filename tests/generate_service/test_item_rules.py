@@ -107,6 +107,7 @@ FILM: Elements = {
     "video_num_soft_tokens": [6, 6],
 }
 SPECTRUM: Elements = {"spectrum": ones(8, 230), "length": integers(230)}
+COUNTED: Elements = {"spectrum": ones(230, 8), "count": integers(29)}
 HEARD: Elements = {
     "input_features_padded": ones(99, 8),
     "input_features_mask": np.arange(99) < 97,
@@ -143,6 +144,11 @@ RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "placed patches": (positions.placed_patches(2, 100), PLACED, 6),
     "placed frames": (positions.placed_frames(2, 100), FILM, 12),
     "spectrum": (SPECTRUM_RULE, SPECTRUM, 30),
+    "counted spectrum": (
+        sounds.counted_spectrum(sounds.halved_thrice, "spectrum", "count"),
+        COUNTED,
+        29,
+    ),
     "masked spectrum": (sounds.masked_spectrum(sounds.halved_twice, most=750), HEARD, 25),
     "more than is listened to": (sounds.masked_spectrum(sounds.halved_twice, most=20), HEARD, 20),
     "padded sound": (sounds.padded_sound(188), HEARD, 188),
@@ -222,6 +228,9 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     "other number of frames": ("placed frames", {"video_frame_counts": integers(3)}),
     "length of another spectrum": ("spectrum", {"length": integers(229)}),
     "length of nothing": ("spectrum", {"spectrum": ones(8, 0), "length": integers(0)}),
+    "count of another spectrum": ("counted spectrum", {"spectrum": ones(240, 8)}),
+    "count that is not the spectrum's": ("counted spectrum", {"count": integers(28)}),
+    "spectrum of other bands": ("counted spectrum", {"spectrum": ones(230, 7)}),
     "mask that begins again": (
         "masked spectrum",
         {"input_features_mask": with_value(HEARD, "input_features_mask", 5, False)},

@@ -87,6 +87,15 @@ FAMILIES = {
     "mimo_omni": Family(
         "MiMo omni", "mimo_omni", ("image", "video"), flags=("--trust-remote-code",)
     ),
+    "mimo_omni_sound": Family(
+        "MiMo omni",
+        "mimo_omni",
+        # vLLM has no place in a chat for the sound of its videos, and no other API takes it.
+        ("audio",),
+        flags=("--trust-remote-code",),
+        not_run="its encoder of sounds calls kernels that vLLM's CPU build has not "
+        "(`vllm.vllm_flash_attn requires the CUDA flash attention extensions`)",
+    ),
     "qwen2_vl": Family("Qwen2-VL", "qwen2_vl", ("image", "video")),
     "qwen2_5_vl": Family("Qwen2.5-VL", "qwen2_5_vl", ("image", "video")),
     "llava_onevision": Family("LLaVA-OneVision", "llava_onevision", ("image", "video")),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from shared_protocol.startup import vllm_cpu
 
@@ -46,3 +47,11 @@ def test_torchvision_can_be_imported_and_both_hooks_repeated() -> None:
     vllm_cpu.register()
     vllm_cpu.register()
     assert torchvision.ops.nms is not None
+
+
+def test_torchaudio_can_be_imported_and_its_hook_repeated() -> None:
+    import torchaudio
+
+    vllm_cpu.stand_in_for_torchaudio_extension()
+    heard = torchaudio.transforms.Resample(16_000, 24_000)(torch.ones(160))
+    assert heard.shape == (240,)
