@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-dev.lock
 
-.PHONY: setup demo up test test-all models fuzz bench check format docs
+.PHONY: setup demo up test test-all models fuzz soak bench check format docs
 
 setup: $(VENV)/.complete
 
@@ -43,6 +43,9 @@ models: setup
 
 fuzz: setup
 	$(BIN)/python -m tests.hostile
+
+soak: setup
+	$(BIN)/python -m tests.soak --write
 
 bench: setup
 	$(BIN)/python -m benchmarks.serving --write

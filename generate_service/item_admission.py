@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from generate_service.item_rules.reader import ItemReader, Rule
-from generate_service.item_sample import Sample, check_like_sample
+from generate_service.item_sample import Sample, check_like_sample, filled_keys
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.items import FlatField, ItemElement, MultiModalItem, supplied_key
 from shared_protocol.placeholders import PlaceholderRange
@@ -41,6 +41,8 @@ class MediaLimits:
         prunes_videos: whether the model keeps but a part of a video's embeddings.
         embeds_beside_items: whether one prompt may have both media and supplied embeddings.
         embeds_beside_interleaved: whether that goes for a video with its sound between its frames.
+        takes_remote: whether the engine has a connector that brings what an item is about, so that
+            the item may come without it.
     """
 
     items: Mapping[str, ItemLimits] = field(default_factory=dict)
@@ -48,6 +50,17 @@ class MediaLimits:
     prunes_videos: bool = False
     embeds_beside_items: bool = True
     embeds_beside_interleaved: bool = True
+    takes_remote: bool = False
+
+    def is_remote(self, modality: str, item: MultiModalItem) -> bool:
+        """Whether a connector is to bring what `item` is about, of which it tells only the size."""
+        known = self.items.get(modality)
+        if not self.takes_remote or known is None or known.sample is None:
+            return False
+        supplied = item.elements.get(supplied_key(modality))
+        if supplied is not None:
+            return supplied.data is None
+        return not item.elements.keys() & filled_keys(known.sample)
 
 
 def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) -> None:
@@ -80,7 +93,10 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) ->
             if item is not None:
                 param = f"features.kwargs_data.{modality}[{index}]"
                 supplied = item.elements.get(key := supplied_key(modality))
-                if supplied is None:
+                sample = limits.items[modality].sample
+                if sample is not None and limits.is_remote(modality, item):
+                    _check_remote(item, sample, param)
+                elif supplied is None:
                     _check_item(item, limits.items[modality], place, param)
                 else:
                     _check_supplied(
@@ -121,6 +137,16 @@ def _check_item(
         _check_rows(_rows(ItemReader(item, limits.sample, param), limits.rule), place, param)
 
 
+def _check_remote(item: MultiModalItem, sample: Sample, param: str) -> None:
+    """What there is has to be as the processor makes it; its rows cannot be counted."""
+    told = item.elements.keys() & sample.keys()
+    check_like_sample(
+        MultiModalItem({key: item.elements[key] for key in told}),
+        {key: sample[key] for key in told},
+        param=param,
+    )
+
+
 def _rows(item: ItemReader, rule: Rule) -> int:
     try:
         return rule(item)
@@ -154,9 +180,6 @@ def _check_supplied(
             param=param,
         )
     tensor = element.data
-    if tensor is None:
-        # It comes to the engine by a connector.
-        return
     # Some models want what several layers of their encoder say, side by side.
     if (
         not isinstance(tensor, TensorRef)

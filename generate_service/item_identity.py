@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
+from generate_service.item_admission import MediaLimits
 from shared_protocol.items import ItemElement, MultiModalItem, NestedTensor
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import GenerateRequest
@@ -13,20 +14,22 @@ from shared_protocol.tensors import TensorRef
 ITEM_HASHES: Final = ("content", "sent")
 
 
-def with_content_hashes(request: GenerateRequest) -> GenerateRequest:
+def with_content_hashes(request: GenerateRequest, media: MediaLimits) -> GenerateRequest:
     """Return `request` with each item's hash made anew of what the item holds.
 
     The engine keeps what its encoder made, and the keys and values behind it, under an item's
     hash: whoever chooses the hash of one item could answer other people's requests with it. The
     placeholder's mask is a part of it, since vLLM's prefix cache does not look at masks. An item
-    that came without its data keeps its hash.
+    that came without its data keeps its hash: by it the engine, or its connector, knows the data.
     """
     features = request.features
     if features is None or features.kwargs_data is None:
         return request
     hashes = {
         modality: [
-            mm_hash if item is None else content_hash(modality, item, place)
+            mm_hash
+            if item is None or media.is_remote(modality, item)
+            else content_hash(modality, item, place)
             for mm_hash, item, place in zip(
                 sent,
                 features.kwargs_data[modality],

@@ -40,6 +40,17 @@ Sample: TypeAlias = Mapping[str, SampleElement]
 """The elements of an item that the processor made, by keyword."""
 
 
+def filled_keys(sample: Sample) -> set[str]:
+    """The elements that hold what is seen or heard, and not its size or number."""
+    return {key for key, element in sample.items() if _holds_floats(element.data)}
+
+
+def _holds_floats(data: SampleData | None) -> bool:
+    if isinstance(data, SampleList):
+        return _holds_floats(data.member)
+    return isinstance(data, SampleTensor) and "float" in data.dtype
+
+
 def check_like_sample(item: MultiModalItem, sample: Sample, *, param: str) -> None:
     """Raise `InvalidRequest` unless `item` has the elements of `sample`, made as those are.
 

@@ -96,7 +96,7 @@ class GenerateRoute:
         limits = engine.limits()
         request = admit(decode_body(scope, body), limits)
         check_values(request, dtype=limits.dtype)
-        return request if self._trust_hashes else with_content_hashes(request)
+        return request if self._trust_hashes else with_content_hashes(request, limits.media)
 
     async def _in_place(self, size: int, read: Callable[[], GenerateRequest]) -> GenerateRequest:
         """Call `read`, in a thread if a body of `size` bytes would hold up everything else."""

@@ -54,6 +54,7 @@ def media_limits(
         takes_embeds=media.enable_mm_embeds and model.architecture not in _TAKE_ROWS_FOR_MEDIA,
         prunes_videos=bool(media.video_pruning_rate),
         embeds_beside_items=not _has_deepstack(info),
+        takes_remote=media.allow_missing_mm_embeddings,
         embeds_beside_interleaved=model.architecture != "Qwen3OmniMoeForConditionalGeneration",
     )
 

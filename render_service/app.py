@@ -1,8 +1,11 @@
 """The render service's application: vLLM's, and what the two tiers add to it."""
 
+from typing import Any
+
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from vllm.entrypoints.scale_out.derender.api_router import router as derender_router
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
@@ -82,5 +85,6 @@ def _put_key_gate(app: FastAPI, settings: RenderSettings, keys: KeyRing | None) 
             max_requests=settings.max_requests_per_key,
             requests_per_minute=settings.requests_per_minute_per_key,
         )
-        stack.insert(-1, Middleware(KeyGate, keys=keys, limits=limits))
+        classes: list[Any] = [entry.cls for entry in stack]
+        stack.insert(classes.index(CORSMiddleware), Middleware(KeyGate, keys=keys, limits=limits))
     app.user_middleware = stack

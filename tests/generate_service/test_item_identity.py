@@ -2,7 +2,9 @@
 
 import msgspec
 
+from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.item_identity import content_hash, with_content_hashes
+from generate_service.item_sample import SampleElement, SampleTensor
 from shared_protocol.items import BatchedField, ItemElement, MultiModalItem, SharedField
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import Features, GenerateRequest
@@ -35,7 +37,7 @@ def request(*items: MultiModalItem | None) -> GenerateRequest:
 
 
 def hashes(*items: MultiModalItem | None) -> list[str]:
-    named = with_content_hashes(request(*items))
+    named = with_content_hashes(request(*items), MediaLimits())
     assert named.features is not None
     return named.features.mm_hashes["image"]
 
@@ -78,7 +80,7 @@ def test_the_mask_counts_since_the_prefix_cache_does_not_look_at_it() -> None:
 
 def test_an_item_without_its_data_keeps_its_hash_and_the_rest_stays_as_it_is() -> None:
     sent = request(item(), None)
-    named = with_content_hashes(sent)
+    named = with_content_hashes(sent, MediaLimits())
     assert named.features is not None
     assert named.features.mm_hashes["image"] == [content_hash("image", item(), PLACE), "same"]
     assert sent.features is not None
@@ -86,6 +88,15 @@ def test_an_item_without_its_data_keeps_its_hash_and_the_rest_stays_as_it_is() -
     assert msgspec.structs.replace(named, features=sent.features) == sent
 
 
+def test_an_item_whose_data_a_connector_brings_keeps_its_hash() -> None:
+    sample = {"pixels": SampleElement(SampleTensor("float32", (4, 6)), BatchedField())}
+    media = MediaLimits({"image": ItemLimits(None, sample, None)}, takes_remote=True)
+    told = MultiModalItem({"count": ItemElement(3, BatchedField())})
+    named = with_content_hashes(request(told, item()), media)
+    assert named.features is not None
+    assert named.features.mm_hashes["image"] == ["same", content_hash("image", item(), PLACE)]
+
+
 def test_a_request_without_items_is_returned_as_it_is() -> None:
     text = GenerateRequest(request_id="r", token_ids=[1], sampling_params={})
-    assert with_content_hashes(text) is text
+    assert with_content_hashes(text, MediaLimits()) is text

@@ -307,6 +307,20 @@ def test_an_item_without_an_element_is_refused() -> None:
     assert "image_grid_thw, pixel_values" in error.message
 
 
+@pytest.mark.parametrize("supplied", [{}, {"image_embeds": None}])
+def test_an_item_without_its_data_is_for_an_engine_with_a_connector(supplied: Elements) -> None:
+    item = item_of({"image_grid_thw": GRID["image_grid_thw"], **supplied})
+    check_media(features(item, PLACE), limits(takes_remote=True), hidden_size=16)
+    assert limits(takes_remote=True).is_remote("image", item)
+    assert not limits().is_remote("image", item)
+    assert not limits(takes_remote=True).is_remote("image", item_of(GRID))
+    known = limits(takes_embeds=True)
+    assert "features.kwargs_data.image[0]" in str(refusal(features(item, PLACE), known).param)
+    wrong = item_of({"image_grid_thw": ones(3), **supplied})
+    error = refusal(features(wrong, PLACE), limits(takes_remote=True))
+    assert error.param == "features.kwargs_data.image[0].image_grid_thw"
+
+
 def test_another_field_is_refused() -> None:
     item = item_of(GRID)
     item.elements["pixel_values"] = ItemElement(

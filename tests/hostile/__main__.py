@@ -13,8 +13,12 @@ from tests.hostile.fuzzing import Attack, attack, true_requests
 from tests.models.families import COMMON_FLAGS, FAMILIES
 from tests.models.requests import SERVED_NAME, family_chats
 from tests.pair import Pair
+from tests.soak.watching import Sample, growth, processes_of, take_sample
 
 ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_onevision")
+
+_GROWTH_LIMIT = 4096.0
+"""Bytes per mutant: most carry pictures, of which one that stays holds many times that."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +66,21 @@ async def _attack(pair: Pair, name: str, seed: int, count: int) -> Attack:
         if case.partition(", ")[2] in wanted or case in wanted
     ]
     bodies = await true_requests(pair.url, chats)
-    return await attack(pair.replicas[0].url, bodies, seed=seed, count=count)
+    (replica,) = pair.replicas
+    processes = processes_of({"generate": replica.pid})
+    samples: dict[str, list[Sample]] = {process: [] for process in processes}
+
+    def look(sent: int) -> None:
+        for process, handle in processes.items():
+            samples[process].append(take_sample(handle, sent))
+
+    seen = await attack(replica.url, bodies, seed=seed, count=count, look=look)
+    for process, each in samples.items():
+        grown = growth(each)
+        logger.info("%s: %s grew by %.0f bytes per mutant", name, process, grown.bytes_per_request)
+        if grown.bytes_per_request > _GROWTH_LIMIT:
+            seen.failures.append(f"{process} grew by {grown.bytes_per_request:.0f} bytes a mutant")
+    return seen
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +45,19 @@ async def true_requests(render: str, chats: list[dict[str, Any]]) -> list[bytes]
     return bodies
 
 
-async def attack(generate: str, bodies: list[bytes], *, seed: int, count: int) -> Attack:
-    """Send `count` mutants of `bodies`; after every hundred, the true ones, answered as before."""
+async def attack(
+    generate: str,
+    bodies: list[bytes],
+    *,
+    seed: int,
+    count: int,
+    look: Callable[[int], None] = lambda sent: None,
+) -> Attack:
+    """Send `count` mutants of `bodies`; after every hundred, the true ones, answered as before.
+
+    Args:
+        look: called after each hundred with the number of mutants so far.
+    """
     seen = Attack()
     limits = httpx.Limits(max_connections=_AT_ONCE)
     async with httpx.AsyncClient(timeout=_HANG_S, limits=limits, trust_env=False) as client:
@@ -60,6 +71,7 @@ async def attack(generate: str, bodies: list[bytes], *, seed: int, count: int) -
             after = await true_answers(client, generate, bodies)
             if after != before:
                 seen.failures.append(f"true requests were answered {after}, not {before}")
+            look(seen.statuses.total())
             if seen.failures:
                 break
     return seen

@@ -204,13 +204,12 @@ def test_ec_transfer_params_name_what_the_encoder_made(sides: Sides) -> None:
         side.ask("/v1/chat/completions", messages=messages, ec_transfer_params=EC_PARAMS).json()
         for side in sides.both()
     ]
-    assert monolith["ec_transfer_params"]
-    assert settled(pair["ec_transfer_params"]) == settled(monolith["ec_transfer_params"])
     assert pair["choices"] == monolith["choices"]
-    for side in sides.both():
-        assert all(
-            (side.encoder_cache / mm_hash).is_dir() for mm_hash in pair["ec_transfer_params"]
-        )
+    # The engines know the image by different names: the pair's is a hash of what was processed.
+    (ours,), (theirs,) = (answer["ec_transfer_params"].items() for answer in (pair, monolith))
+    assert settled(ours[1]) == settled(theirs[1])
+    for side, (name, _) in zip(sides.both(), (ours, theirs), strict=True):
+        assert (side.encoder_cache / name).is_dir()
 
 
 def test_an_image_comes_through_the_encoder_cache(sides: Sides) -> None:

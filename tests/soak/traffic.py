@@ -1,0 +1,153 @@
+"""Requests of every kind from clients of every kind, for as long as it is wanted."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from tests.conftest import SERVED_NAME
+from tests.parity.api_requests import ApiRequest, api_requests
+from tests.parity.chats import chat_requests
+
+CHAT: Final = "/v1/chat/completions"
+_TRUE: Final = ("the quick brown fox", "one two three", "a lazy dog")
+_GARBAGE: Final = (
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[]",
+    b'{"model": 7}',
+    b'{"messages": "' + b"a" * 70_000,
+)
+# Also those for what this model has not: embeddings, transcriptions.
+_ANSWERS: Final = {200, 400, 404, 413, 422, 501}
+
+
+@dataclass
+class Outcome:
+    """
+    Attributes:
+        statuses: of answers; "left" counts clients that did not wait for theirs.
+        failures: what must not have happened, the first of each kind.
+    """
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.statuses.total()
+
+
+class Traffic:
+    """Clients side by side, each of which sends one request after the other."""
+
+    def __init__(self, url: str, *, seed: int, hidden_size: int) -> None:
+        self.outcome = Outcome()
+        self._draw = random.Random(seed)
+        self._api = _endless(lambda seed: api_requests(seed, 500), seed)
+        self._chats = _endless(lambda seed: chat_requests(seed, 100, hidden_size=hidden_size), seed)
+        self._url = url
+        self._whole: dict[str, str] = {}
+
+    async def run(self, clients: int, goes_on: Callable[[], bool]) -> None:
+        ways: list[Callable[[httpx.AsyncClient], Awaitable[str]]] = [
+            *([self._ask_api] * 4),
+            *([self._ask_chat] * 3),
+            *([self._leave] * 2),
+            *(self._send_garbage, self._ask_true, self._read_slowly),
+        ]
+
+        async def client() -> None:
+            async with httpx.AsyncClient(
+                base_url=self._url, timeout=120.0, trust_env=False
+            ) as session:
+                while goes_on():
+                    way = self._draw.choice(ways)
+                    try:
+                        status = await way(session)
+                    except httpx.TransportError as error:
+                        status = type(error).__name__
+                        self._fail(status, f"{error} in {way.__name__}")
+                    self.outcome.statuses[status] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(client())
+
+    def _fail(self, kind: str, what: str) -> None:
+        self.outcome.failures.setdefault(kind, what)
+
+    def _status(self, response: httpx.Response, asked: object) -> str:
+        if response.status_code not in _ANSWERS:
+            kind = str(response.status_code)
+            self._fail(kind, f"{response.text[:300]} for {str(asked)[:1000]}")
+        return str(response.status_code)
+
+    async def _ask_api(self, session: httpx.AsyncClient) -> str:
+        asked: ApiRequest = next(self._api)
+        return self._status(await session.post(asked.path, json=asked.body), asked)
+
+    async def _ask_chat(self, session: httpx.AsyncClient) -> str:
+        body = {"model": SERVED_NAME, **next(self._chats)}
+        response = await session.post(CHAT, json=body)
+        if body["stream"] and not response.text.endswith("data: [DONE]\n\n"):
+            self._fail("cut off", response.text[-300:])
+        return self._status(response, body)
+
+    async def _ask_true(self, session: httpx.AsyncClient) -> str:
+        """What was answered before is answered again."""
+        prompt = self._draw.choice(_TRUE)
+        body = _plain(prompt) | {"temperature": 0.0}
+        response = await session.post(CHAT, json=body)
+        if response.status_code == httpx.codes.OK:
+            text = response.json()["choices"][0]["message"]["content"]
+            if text != self._whole.setdefault(prompt, text):
+                self._fail("another answer", f"{text!r}, not {self._whole[prompt]!r}")
+        return self._status(response, body)
+
+    async def _leave(self, session: httpx.AsyncClient) -> str:
+        """Go in the middle of an answer, or before there is one."""
+        body = _plain(f"{self._draw.random()}") | {
+            "max_tokens": 400,
+            "ignore_eos": True,
+            "stream": self._draw.random() < 0.7,
+            "n": self._draw.choice([1, 1, 3]),
+        }
+        try:
+            async with asyncio.timeout(self._draw.uniform(0.0, 1.0)):
+                async with session.stream("POST", CHAT, json=body) as response:
+                    async for _ in response.aiter_bytes():
+                        pass
+        except TimeoutError:
+            return "left"
+        return self._status(response, body)
+
+    async def _read_slowly(self, session: httpx.AsyncClient) -> str:
+        body = _plain("the quick") | {"max_tokens": 60, "ignore_eos": True, "stream": True}
+        async with session.stream("POST", CHAT, json=body) as response:
+            async for _ in response.aiter_bytes(64):
+                await asyncio.sleep(0.005)
+        return str(response.status_code)
+
+    async def _send_garbage(self, session: httpx.AsyncClient) -> str:
+        content = self._draw.choice(_GARBAGE)
+        headers = {"content-type": "application/json"}
+        return self._status(await session.post(CHAT, content=content, headers=headers), content)
+
+
+def _plain(prompt: str) -> dict[str, Any]:
+    return {
+        "model": SERVED_NAME,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 16,
+    }
+
+
+def _endless(make: Callable[[int], Iterator[Any]], seed: int) -> Iterator[Any]:
+    return itertools.chain.from_iterable(make(each) for each in itertools.count(seed))
