@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.models.media import Part, audio_part, image_part, video_part
+from tests.monolith import PROCESSOR_CACHE
 
 MAKERS: dict[str, tuple[Callable[..., Part], ...]] = {
     # Of different sizes, so that their placeholders differ in length.
@@ -81,8 +82,9 @@ FAMILIES = {
         ("image", "video", "audio"),
         # vLLM computes the projection of sounds in bfloat16, whatever the model's dtype.
         flags=("--trust-remote-code", "--dtype=bfloat16"),
-        # Its CPU kernel for Mamba has none of the states that a cached prefix begins with.
-        engine_flags=("--no-enable-prefix-caching",),
+        # Its CPU kernel for Mamba has none of the states that a cached prefix begins with. With no
+        # other cache either, vLLM gives items no names, by which the encoder's rows are counted.
+        engine_flags=("--no-enable-prefix-caching", PROCESSOR_CACHE),
     ),
     "mimo_omni": Family(
         "MiMo omni", "mimo_omni", ("image", "video"), flags=("--trust-remote-code",)
