@@ -75,7 +75,7 @@ def test_vllm_bench_with_random_images(duo: Duo, tmp_path: Path) -> None:
         duo,
         tmp_path,
         *("--dataset-name=random-mm", "--backend=openai-chat", "--endpoint=/v1/chat/completions"),
-        *("--random-mm-base-items-per-request=2", "--random-mm-limit-mm-per-prompt={'image': 4}"),
+        *("--random-mm-base-items-per-request=2", '--random-mm-limit-mm-per-prompt={"image": 4}'),
         "--random-mm-bucket-config={(64, 64, 1): 0.5, (96, 48, 1): 0.5}",
     )
 

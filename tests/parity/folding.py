@@ -8,7 +8,7 @@ Json = Any
 
 # Made anew for each answer, or of the server's own configuration.
 _OWN = ("id", "created", "created_at", "completed_at", "system_fingerprint", "request_id")
-_OWN_IDS = re.compile(r"(chatcmpl|cmpl|resp|msg|rs|call)[-_][0-9a-f]{8,}")
+_OWN_IDS = re.compile(r"(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|call)[-_][0-9a-f]{8,}")
 
 
 def settled(body: Json) -> Json:
