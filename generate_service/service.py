@@ -15,7 +15,8 @@ from generate_service.engine_holder import MAX_RESTARTS, EngineHolder, ServedEng
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
 from shared_protocol.startup import service_log
-from shared_protocol.startup.bounded_http import BoundedHttp, ConnectionLimits
+from shared_protocol.startup.bounded_http import BoundedHttpTools
+from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import DrainingServer
 
 # A render service keeps idle connections for a shorter time, so that it is never this side that
@@ -60,7 +61,7 @@ def make_server(
         app,
         host=settings.host,
         port=settings.port,
-        http=partial(BoundedHttp, limits=limits),  # type: ignore[arg-type]
+        http=partial(BoundedHttpTools, limits=limits),  # type: ignore[arg-type]
         log_level=log_level,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,

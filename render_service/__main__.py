@@ -9,6 +9,7 @@ import uvloop
 
 from render_service.settings import RenderSettings, parse_render_args
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import end_on_signals
 
 logger = logging.getLogger("render_service")
@@ -35,7 +36,6 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
     from render_service import vllm_frontend, vllm_media_connector
     from render_service.app import complete_app
     from render_service.client_keys import client_keys, keys_error
-    from render_service.connection_limits import ConnectionLimits
     from render_service.media_rules import media_rules
     from render_service.replicas import ReplicaPool
     from render_service.tier_credentials import credentials_error, sent_credential, tls_context
@@ -88,9 +88,9 @@ async def serve(settings: RenderSettings, args: Namespace) -> int:
             version=service_log.own_version(),
         )
         limits = ConnectionLimits(
-            head_timeout_s=settings.request_read_timeout_s,
+            read_s=settings.request_read_timeout_s,
+            stall_s=settings.response_write_timeout_s,
             max_head_bytes=settings.max_head_bytes,
-            write_timeout_s=settings.response_write_timeout_s,
         )
         server = make_server(
             app,

@@ -53,11 +53,7 @@ def complete_app(
     app.add_middleware(HeldStatus)
     app.add_middleware(GenerationLimit, max_generations=settings.max_generations_per_request)
     app.add_middleware(FaultBoundary)
-    app.add_middleware(
-        BodyLimit,
-        max_bytes=settings.max_body_bytes,
-        timeout_s=settings.request_read_timeout_s,
-    )
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(ConcurrencyLimit, max_requests=settings.max_concurrent_requests)
 
     @app.get("/ready")

@@ -1,4 +1,4 @@
-"""Limits on request bodies that hold before a body is read whole: its size, and its time."""
+"""A limit on the size of request bodies that holds before a body is read whole."""
 
 import asyncio
 from contextlib import suppress
@@ -8,28 +8,24 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared_protocol.error_answer import answer_error
-from shared_protocol.errors import PayloadTooLarge, RequestTimeout, TandemError
+from shared_protocol.errors import PayloadTooLarge, TandemError
 
 LINGER_S: Final = 1.0
 """How long the rest of a refused body is read and thrown away."""
 
 
 class BodyLimit:
-    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come.
+    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come."""
 
-    And 408 if the body has not come whole within `timeout_s`.
-    """
-
-    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limited = _LimitedReceive(receive, self._max_bytes, self._timeout_s)
+        limited = _LimitedReceive(receive, self._max_bytes)
         announced = Headers(scope=scope).get("content-length", "0")
         if announced.isdecimal() and int(announced) > self._max_bytes:
             await _refuse(limited.too_large(), receive, send)
@@ -71,12 +67,10 @@ class _LimitedReceive:
         refusal: why the body is not read on.
     """
 
-    def __init__(self, receive: Receive, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
         self._left = max_bytes
-        self._timeout_s = timeout_s
-        self._deadline: float | None = asyncio.get_running_loop().time() + timeout_s
         self.refusal: TandemError | None = None
 
     def too_large(self) -> PayloadTooLarge:
@@ -85,17 +79,9 @@ class _LimitedReceive:
         )
 
     async def __call__(self) -> Message:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            self.refusal = RequestTimeout(f"The body took longer than {self._timeout_s:g} s")
-            raise _Refused from None
+        message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
             self.refusal = self.too_large()
             raise _Refused
-        if not message.get("more_body", False):
-            # From here on this waits for the client to leave.
-            self._deadline = None
         return message

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from shared_protocol.keys import key_file
 from shared_protocol.startup.command_line import CommandLine
+from shared_protocol.startup.connection_limits import MAX_HEAD_BYTES
 from shared_protocol.startup.declared_settings import (
     address_network,
     http_url,
@@ -57,14 +58,14 @@ class RenderSettings:
     )
     max_head_bytes: int = setting(
         positive_int,
-        "Largest request line with headers; more are answered 400. Of h11, which "
+        "Largest request line with headers; more are answered 431. Of h11, which "
         "--h11-max-incomplete-event-size selects, that flag is the limit.",
-        default=64 * 2**10,
+        default=MAX_HEAD_BYTES,
     )
     request_read_timeout_s: float = setting(
         positive_seconds,
-        "How long a request's head may take to arrive, and then its body: 408. The default is "
-        "enough for the largest body at 5 Mbit/s.",
+        "How long a request may take to arrive, head and body: 408. The default is enough for the "
+        "largest body at 5 Mbit/s.",
         default=120.0,
     )
     response_write_timeout_s: float = setting(

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -14,7 +16,8 @@ from vllm.entrypoints.launchers.utils.constants import H11_MAX_INCOMPLETE_EVENT_
 from vllm.entrypoints.launchers.utils.server_utils import get_uvicorn_log_config
 from vllm.entrypoints.launchers.utils.ssl import SSLCertRefresher
 
-from render_service.connection_limits import ConnectionLimits, limited_h11, limited_httptools
+from shared_protocol.startup.bounded_http import BoundedH11, BoundedHttpTools
+from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import DrainingServer
 
 
@@ -43,8 +46,7 @@ def make_server(
         ssl_ca_certs=args.ssl_ca_certs,
         ssl_cert_reqs=args.ssl_cert_reqs,
         ssl_ciphers=args.ssl_ciphers,
-        http=_http_parser(args, limits),
-        h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
+        http=_http_parser(args, limits),  # type: ignore[arg-type]
         **options,
     )
     config.load()
@@ -73,11 +75,12 @@ def certificates_error(args: Namespace) -> str | None:
     return None
 
 
-def _http_parser(args: Namespace, limits: ConnectionLimits) -> type[asyncio.Protocol]:
-    """h11 where its limit is set; httptools, which uvicorn prefers, takes no notice of it."""
-    if args.h11_max_incomplete_event_size != H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT:
-        return limited_h11(limits)
-    return limited_httptools(limits)
+def _http_parser(args: Namespace, limits: ConnectionLimits) -> Callable[..., asyncio.Protocol]:
+    """h11 where its own limit on a head is set, which then goes before that of `limits`."""
+    max_head_bytes = args.h11_max_incomplete_event_size
+    if max_head_bytes != H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT:
+        return partial(BoundedH11, limits=replace(limits, max_head_bytes=max_head_bytes))
+    return partial(BoundedHttpTools, limits=limits)
 
 
 @contextlib.contextmanager

@@ -1,72 +1,59 @@
-"""What a client may have a connection do: how large a head, and how slow to send and to read."""
+"""uvicorn's two protocols for HTTP, within the limits of a connection."""
 
-import asyncio
-import json
-import logging
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from shared_protocol.errors import HeadTooLarge, RequestTimeout, TandemError
-
-MAX_HEAD_BYTES: Final = 2**16
-"""Of a request's line and headers. A dozen short headers are sent by anyone who means well."""
-
-_LINGER_S: Final = 1.0
-"""From a refusal to the closing: to close on what still comes would take the refusal away."""
-
-logger = logging.getLogger(__name__)
+from shared_protocol.errors import InvalidRequest
+from shared_protocol.startup.connection_limits import LimitedConnection
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionLimits:
-    """
-    Attributes:
-        read_s: from a request's first byte, or a connection's opening, to the request's last byte.
-        stall_s: how long more of an answer than the sockets' buffers hold may lie there unread.
-    """
+class BoundedHttpTools(LimitedConnection, HttpToolsProtocol):
+    """httptools takes heads of any size; here they have one."""
 
-    read_s: float
-    stall_s: float
-
-
-class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol, which has none of these limits."""
-
-    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._limits = limits
-        self._read_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._running: Any = None
         self._in_head = False
         self._head_bytes = 0
         # What came of a head is told header by header, and of an endless header never; nor are
         # the trailers of a body and what stands beside the sizes of its chunks.
         self._untold_bytes = 0
         self._told = False
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._refused = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_reading()
+    def _answering(self) -> Any:
+        # Not `cycle`, which is that of a request that waits behind the one that is answered.
+        return self._running
+
+    def _has_begun_head(self) -> bool:
+        return self._in_head
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._read_timer)
-        _cancel(self._stall_timer)
-        _cancel(self._flush_timer)
         super().connection_lost(exc)
+        if not self._is_idle():
+            # uvicorn tells the request that came last, which may wait behind this one.
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         self._told = False
         super().data_received(data)
+        if self._has_left():
+            return
         self._untold_bytes = 0 if self._told else self._untold_bytes + len(data)
-        if self._untold_bytes > MAX_HEAD_BYTES and not self._refused:
-            self._refuse(_head_too_large())
+        if self._untold_bytes > self._limits.max_head_bytes:
+            self._refuse(self._head_too_large())
+        elif self._read_timer is None and self._is_idle():
+            # What came ended uvicorn's time for idling, and has begun no request.
+            self._start_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -84,15 +71,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _add_to_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._head_bytes > self._limits.max_head_bytes:
             # The parser stops, and asks for `send_400_response`.
-            raise _head_too_large()
+            raise self._head_too_large()
 
     def send_400_response(self, msg: str) -> None:
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
-        else:
-            super().send_400_response(msg)
+        too_large = self._head_bytes > self._limits.max_head_bytes
+        self._refuse(self._head_too_large() if too_large else InvalidRequest(msg))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -104,70 +89,40 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._told = True
-        _cancel(self._read_timer)
+        self._stop_reading()
         super().on_message_complete()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.transport.get_write_buffer_size():
-            # Too little to have paused the writing; uvicorn would wait for it without end.
-            self._flush_timer = self.loop.call_later(self._limits.stall_s, self._flushed_or_cut)
 
-    def _flushed_or_cut(self) -> None:
-        if self.transport.get_write_buffer_size():
-            self._stalled()
+class BoundedH11(LimitedConnection, H11Protocol):
+    """h11 limits heads itself, give or take what comes with one read."""
 
-    def _start_reading(self) -> None:
-        _cancel(self._read_timer)
-        self._read_timer = self.loop.call_later(self._limits.read_s, self._read_for_too_long)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = h11.Connection(h11.SERVER, self._limits.max_head_bytes)
 
-    def _read_for_too_long(self) -> None:
-        if self.flow.read_paused:
-            # It is the application that does not read.
+    def _has_begun_head(self) -> bool:
+        if self.conn.their_state is h11.ERROR:
+            return True
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        begun = self._request_in_body()
+        super().data_received(data)
+        if self._has_left():
+            return
+        in_body = self._request_in_body()
+        if begun not in (None, in_body):
+            self._stop_reading()
+        if in_body is None and not self._is_idle():
+            self._stop_reading()
+        elif self._read_timer is None:
             self._start_reading()
-        else:
-            self._refuse(
-                RequestTimeout(f"The request did not arrive within {self._limits.read_s:g} s")
-            )
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall_timer = self.loop.call_later(self._limits.stall_s, self._stalled)
+    def _request_in_body(self) -> Any:
+        return self.cycle if self.conn.their_state is h11.SEND_BODY else None
 
-    def resume_writing(self) -> None:
-        _cancel(self._stall_timer)
-        super().resume_writing()
-
-    def _stalled(self) -> None:
-        logger.warning("%s does not read its answer: its connection is cut", self.client)
-        self.transport.abort()
-
-    def _refuse(self, error: TandemError) -> None:
-        """Answer, unless another answer has begun or nothing was asked, and close."""
-        self._refused = True
-        _cancel(self._read_timer)
-        idle = self.cycle is None or self.cycle.response_complete
-        if self._in_head if idle else not self.cycle.response_started:
-            self.transport.write(_response(error))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.abort)
-
-
-def _head_too_large() -> HeadTooLarge:
-    return HeadTooLarge(f"A request's line and headers have at most {MAX_HEAD_BYTES} bytes")
-
-
-def _response(error: TandemError) -> bytes:
-    content = json.dumps(error.body()).encode()
-    head = (
-        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n"
-        "connection: close\r\n\r\n"
-    )
-    return head.encode() + content
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+    def send_400_response(self, msg: str) -> None:
+        too_large = len(self.conn.trailing_data[0]) > self._limits.max_head_bytes
+        self._refuse(self._head_too_large() if too_large else InvalidRequest(msg))

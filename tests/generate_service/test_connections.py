@@ -14,7 +14,7 @@ from generate_service import routes
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import TokenDelta
 from shared_protocol.request import GenerateRequest
-from shared_protocol.startup.bounded_http import MAX_HEAD_BYTES
+from shared_protocol.startup.connection_limits import MAX_HEAD_BYTES
 from tests.generate_service.fake_engine import flood, forever, silent, three_tokens
 from tests.generate_service.fake_service import PATH, REQUEST, serving, until
 

@@ -12,11 +12,11 @@ import httpx
 import psutil
 import pytest
 
-from render_service.connection_limits import ConnectionLimits
 from render_service.settings import parse_render_args
 from render_service.vllm_server import make_server
 from shared_protocol.answer import TokenDelta
 from shared_protocol.frames import encode_frame
+from shared_protocol.startup.connection_limits import ConnectionLimits
 from tests.checkpoints import checkpoint
 from tests.processes import free_port
 from tests.render_service.fake_generate import (
@@ -92,7 +92,7 @@ async def serving(
         server = make_server(
             app,
             args,
-            limits=limits or ConnectionLimits(),
+            limits=limits or ConnectionLimits(read_s=120.0, stall_s=60.0),
             on_drain=lambda: None,
             grace_s=25.0,
             on_grace_over=lambda: None,
@@ -216,7 +216,7 @@ async def test_a_client_that_does_not_read_takes_little_and_is_cut_off(model: Pa
         while not exchange.client_left.is_set():
             await exchange.body(frames)
 
-    limits = ConnectionLimits(write_timeout_s=3.0)
+    limits = ConnectionLimits(read_s=120.0, stall_s=3.0)
     async with serving(model, limits=limits) as served:
         served.replica.behaviour = answer(TOKEN, END)
         await served.stream()
