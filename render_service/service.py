@@ -54,6 +54,7 @@ async def _serve(settings: RenderSettings, args: Namespace) -> int:
 def make_transport(settings: RenderSettings) -> GenerateTransport:
     timeouts = TransportSettings(
         connect_timeout_s=settings.connect_timeout_s,
+        send_timeout_s=settings.send_timeout_s,
         probe_timeout_s=settings.probe_timeout_s,
         # Twice the time in which a silent replica is found out.
         continue_timeout_s=2 * (settings.probe_interval_s + settings.probe_timeout_s),

@@ -135,6 +135,13 @@ class RenderSettings:
         "How long a connection to a generate service may take to open.",
         default=3.0,
     )
+    send_timeout_s: float = setting(
+        positive_seconds,
+        "How long a generate service may take to receive a request once it has asked for it. The "
+        "default is what it allows itself (its --request-read-timeout-s): raise both for a slow "
+        "network.",
+        default=60.0,
+    )
     probe_interval_s: float = setting(
         positive_seconds,
         "Time between two looks at a generate service's readiness.",

@@ -43,7 +43,6 @@ from shared_protocol.errors import (
     PayloadTooLarge,
     ReplicaFailed,
     TandemError,
-    Unavailable,
     UnknownModel,
 )
 from shared_protocol.frames import BrokenStream, FrameReader
@@ -138,21 +137,19 @@ class TransportSettings:
     Attributes:
         read_timeout_s: the longest silence in an answer; None waits forever, as a request may
             be queued for any time.
-        write_timeout_s: the longest time that sending a request may take.
+        send_timeout_s: how long a replica may take to receive a request once it has asked for it.
         probe_timeout_s: how long a replica may take to answer a probe.
         continue_timeout_s: after which the body is sent to a replica that has not asked for it.
             Longer than it takes to find out that a replica is silent, or nothing is known of it.
-        max_connections: of all answers together; None sets no limit.
         max_idle_connections: kept for later requests.
         keepalive_expiry_s: how long they are kept; at most half of `MIN_SERVER_KEEP_ALIVE_S`.
     """
 
     connect_timeout_s: float = 3.0
     read_timeout_s: float | None = None
-    write_timeout_s: float = 60.0
+    send_timeout_s: float = 60.0
     probe_timeout_s: float = 1.0
     continue_timeout_s: float = 5.0
-    max_connections: int | None = None
     max_idle_connections: int = 256
     keepalive_expiry_s: float = 15.0
 
@@ -195,7 +192,6 @@ class GenerateTransport:
             transport=ExpectingTransport(
                 verify=self._ssl_context,
                 limits=httpx.Limits(
-                    max_connections=settings.max_connections,
                     max_keepalive_connections=settings.max_idle_connections,
                     keepalive_expiry=settings.keepalive_expiry_s,
                 ),
@@ -204,8 +200,9 @@ class GenerateTransport:
             timeout=httpx.Timeout(
                 connect=settings.connect_timeout_s,
                 read=settings.read_timeout_s,
-                write=settings.write_timeout_s,
-                pool=settings.connect_timeout_s,
+                write=settings.send_timeout_s,
+                # There is no bound on connections that one could wait behind.
+                pool=None,
             ),
             headers={"Accept-Encoding": "identity"},
             # Neither the machine's proxy nor its .netrc belongs between the tiers.
@@ -337,9 +334,6 @@ class GenerateTransport:
             return await self._send(exchange, request, auth)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotAccepted(f"could not connect ({_describe(error)})") from error
-        except httpx.PoolTimeout as error:
-            # No fault of the replica, and the limit is the same for all of them.
-            raise Unavailable("Too many requests are being answered") from error
         except (
             httpx.NetworkError,
             httpx.TimeoutException,

@@ -60,6 +60,7 @@ def test_defaults() -> None:
         "generate_cert_file": "",
         "generate_key_file": "",
         "connect_timeout_s": 3.0,
+        "send_timeout_s": 60.0,
         "probe_interval_s": 1.0,
         "probe_timeout_s": 1.0,
         "replica_stall_s": 20.0,

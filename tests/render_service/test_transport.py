@@ -275,19 +275,6 @@ async def test_the_replica_refuses(
     assert caught.value.retry_after_s == seconds
 
 
-async def test_all_connections_are_taken(replica: FakeGenerate) -> None:
-    settings = TransportSettings(max_connections=1, connect_timeout_s=0.1)
-    replica.behaviour = hang_after(FIRST)
-    async with (
-        GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport,
-        transport.stream(replica.url, BODY),
-    ):
-        with pytest.raises(Unavailable):
-            await ask(transport, replica.url)
-        await transport.ready(replica.url)
-    assert len(replica.requests) == 1
-
-
 # Answered with an error
 
 
@@ -606,6 +593,24 @@ async def test_the_body_is_sent_after_a_while_to_who_never_asks() -> None:
     ):
         assert await ask(transport, url) == [FIRST, LAST]
     assert bodies == [BODY]
+
+
+async def test_who_asks_for_the_body_and_does_not_read_it_may_have_begun() -> None:
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await sent.wait()
+
+    sent = asyncio.Event()
+    settings = TransportSettings(send_timeout_s=0.1)
+    async with (
+        raw_replica(behave) as url,
+        GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport,
+    ):
+        with pytest.raises(ReplicaFailed):
+            async with transport.stream(url, bytes(2**25)):
+                pass
+        sent.set()
 
 
 async def test_the_body_is_not_sent_to_who_answers_without(transport: GenerateTransport) -> None:
