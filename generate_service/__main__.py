@@ -8,6 +8,7 @@ from argparse import Namespace
 from generate_service import vllm_clean_blocks
 from generate_service.certificates import certificates_error
 from generate_service.settings import GenerateSettings, parse_generate_args
+from generate_service.tier_auth import tier_keys_error
 from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 from shared_protocol.startup.server import end_on_signals
@@ -33,7 +34,7 @@ def main() -> None:
 
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
-    if (unusable := certificates_error(settings)) is not None:
+    if (unusable := certificates_error(settings) or tier_keys_error(settings)) is not None:
         logger.error("%s", unusable)
         return 2
     os.environ[vllm_clean_blocks.VARIABLE] = settings.zero_kv_blocks

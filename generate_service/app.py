@@ -16,10 +16,9 @@ from generate_service.engine_holder import EngineHolder
 from generate_service.routes import GenerateRoute
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
-from generate_service.tier_auth import TierAuth
+from generate_service.tier_auth import TierAuth, tier_keys
 from shared_protocol.errors import TandemError
 from shared_protocol.fault_boundary import FaultBoundary
-from shared_protocol.keys import key_ring
 from shared_protocol.serving_info import INFO_PATH
 
 
@@ -41,9 +40,7 @@ def create_app(
         trust_hashes=settings.item_hashes == "sent",
     )
     app.router.routes.append(Route("/inference/v1/generate", route, methods=["POST"]))
-    app.add_middleware(
-        TierAuth, keys=key_ring([settings.generate_api_key], settings.generate_api_key_file)
-    )
+    app.add_middleware(TierAuth, keys=tier_keys(settings))
     app.add_middleware(FaultBoundary)
     _add_status_routes(app, engine, version)
     _add_error_handlers(app)

@@ -4,12 +4,23 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from generate_service.settings import GenerateSettings
 from shared_protocol.error_answer import answer_error
 from shared_protocol.errors import Unauthorized
-from shared_protocol.keys import KeyRing
+from shared_protocol.keys import KeyRing, credential_error, key_ring
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/version", "/metrics"})
 """What says how the service is, for whoever watches it; all else needs the credential."""
+
+
+def tier_keys(settings: GenerateSettings) -> KeyRing | None:
+    """The credentials that are accepted; None where none was set."""
+    return key_ring([settings.generate_api_key], settings.generate_api_key_file)
+
+
+def tier_keys_error(settings: GenerateSettings) -> str | None:
+    """Say why the settings make no sense together."""
+    return credential_error(settings.generate_api_key, settings.generate_api_key_file)
 
 
 class TierAuth:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx
 
 from render_service.settings import RenderSettings
-from shared_protocol.keys import KeyFile
+from shared_protocol.keys import KeyFile, credential_error
 
 
 def sent_credential(settings: RenderSettings) -> Callable[[], str | None]:
@@ -40,8 +40,9 @@ def tls_context(settings: RenderSettings) -> ssl.SSLContext:
 
 def credentials_error(settings: RenderSettings) -> str | None:
     """Say why the settings make no sense together, or their files cannot be used."""
-    if settings.generate_api_key and settings.generate_api_key_file:
-        return "--generate-api-key and --generate-api-key-file are two words for one credential"
+    given = (settings.generate_api_key, settings.generate_api_key_file)
+    if (unusable := credential_error(*given)) is not None:
+        return unusable
     if settings.generate_key_file and not settings.generate_cert_file:
         return "--generate-key-file is of use with --generate-cert-file only"
     try:

@@ -261,7 +261,7 @@ class GenerateTransport:
         # A client of its own: a probe asks whether the replica still takes connections, and does
         # not wait for one behind the streams.
         async with self._make_client() as client:
-            return await client.get(address, auth=auth, headers=self._authorization())
+            return await client.get(address, auth=auth, headers=_encoded(self._authorization()))
 
     def _authorization(self) -> dict[str, str]:
         credential = self._credential()
@@ -329,7 +329,9 @@ class GenerateTransport:
             **self._authorization(),
             **headers,
         }
-        request = self._client.build_request("POST", address, content=body, headers=headers)
+        request = self._client.build_request(
+            "POST", address, content=body, headers=_encoded(headers)
+        )
         try:
             return await self._send(exchange, request, auth)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -384,6 +386,11 @@ class GenerateTransport:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _encoded(headers: Mapping[str, str]) -> httpx.Headers:
+    # What a credential is read as, and compared as. By itself httpx takes nothing but ASCII.
+    return httpx.Headers(headers, encoding="utf-8")
 
 
 async def _discard(task: asyncio.Task[httpx.Response]) -> None:

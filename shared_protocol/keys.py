@@ -1,6 +1,7 @@
 """Keys by which callers are known: from the command line, and from a file that may change.
 
-No key is ever logged or shown, nor is a part of one.
+A key is UTF-8, in a file as in the header of a request; those of other characters than ASCII's are
+not understood by every client. No key is ever logged or shown, nor is a part of one.
 """
 
 import hashlib
@@ -25,15 +26,19 @@ def key_file(text: str) -> str:
         keys = _read_keys(Path(text))
     except OSError as error:
         raise ValueError(f"{text!r} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{text!r} is not a text of keys, one a line") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{text!r} is not a text of keys, one a line: line {line} is not UTF-8"
+        ) from None
     if not keys:
         raise ValueError(f"{text!r} holds no key")
     return text
 
 
 def _read_keys(path: Path) -> tuple[str, ...]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # With or without the mark that some editors put in front, which no key begins with.
+    lines = path.read_bytes().decode("utf-8-sig").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
 
 
@@ -105,6 +110,13 @@ class KeyRing:
             self._digested = keys
             self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
         return self._digests
+
+
+def credential_error(key: str, file: str) -> str | None:
+    """Say why the two settings of the credential between the services make no sense together."""
+    if key and file:
+        return "--generate-api-key and --generate-api-key-file are two words for one credential"
+    return None
 
 
 def key_ring(keys: Iterable[str], file: str) -> KeyRing | None:

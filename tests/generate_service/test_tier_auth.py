@@ -10,6 +10,7 @@ from generate_service.app import create_app
 from generate_service.engine_holder import EngineHolder
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
+from generate_service.tier_auth import tier_keys_error
 from shared_protocol import keys
 from shared_protocol.serving_info import INFO_PATH
 from tests.generate_service.fake_engine import FakeEngine, three_tokens
@@ -36,7 +37,9 @@ async def statuses(settings: GenerateSettings, *given: str | None) -> dict[str, 
         while (await client.get("/ready")).status_code != 200:
             await asyncio.sleep(0)
         for credential in given:
-            headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
+            headers = (
+                {} if credential is None else {b"Authorization": b"Bearer " + credential.encode()}
+            )
             for path in ("/health", "/ready", "/version", "/metrics", "/v1/models", INFO_PATH):
                 answer = await client.get(path, headers=headers)
                 found.setdefault(path, []).append(answer.status_code)
@@ -69,6 +72,22 @@ async def test_credentials_of_a_file_rotate(
     assert (await statuses(settings, "old", "new"))[GENERATE] == [200, 200]
     file.write_text("new\n")
     assert (await statuses(settings, "old", "new"))[GENERATE] == [401, 200]
+
+
+async def test_a_credential_of_other_characters_than_asciis(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("schlüssel\n", encoding="utf-8")
+    settings = GenerateSettings(generate_api_key_file=str(file))
+    assert (await statuses(settings, "schlüssel", "schlussel"))[GENERATE] == [200, 401]
+
+
+def test_one_credential_has_one_setting(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("secret\n")
+    both = GenerateSettings(generate_api_key="secret", generate_api_key_file=str(file))
+    assert "two words for one credential" in str(tier_keys_error(both))
+    assert tier_keys_error(GenerateSettings(generate_api_key="secret")) is None
+    assert tier_keys_error(GenerateSettings(generate_api_key_file=str(file))) is None
 
 
 def test_the_credential_is_not_shown() -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from render_service.client_keys import client_keys
 from render_service.concurrency_limit import ConcurrencyLimit
 from render_service.generation_limit import (
     GenerationLimit,
@@ -14,6 +16,7 @@ from render_service.generation_limit import (
     check_generations,
 )
 from render_service.key_gate import KeyGate, KeyLimits
+from render_service.settings import parse_render_args
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.keys import KeyRing
 
@@ -75,6 +78,19 @@ async def ask(
     app: ASGIApp, path: str = CHAT, *, key: str | None = "first", method: str = "POST"
 ) -> Answer:
     return Answer(await messages_of(app, scope_of(path, key, method, "http")))
+
+
+async def test_a_key_of_other_characters_than_asciis(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("schlüssel\n", encoding="utf-8")
+    settings, args = parse_render_args(
+        ["--model=m", "--generate-url=http://generate:8100", f"--api-key-file={file}"], {}
+    )
+    keys = client_keys(settings, args)
+    assert keys is not None
+    gated = KeyGate(hello, keys=keys, limits=KeyLimits())
+    assert (await ask(gated, key="schlüssel")).status == 200
+    assert (await ask(gated, key="schlussel")).status == 401
 
 
 def gate(app: ASGIApp = hello, **limits: int) -> KeyGate:

@@ -55,6 +55,15 @@ async def test_the_credential_of_a_file_changes(
     assert await sent_by(given, replica) == "Bearer newer"
 
 
+async def test_a_credential_of_other_characters_than_asciis(
+    replica: FakeGenerate, tmp_path: Path
+) -> None:
+    file = tmp_path / "credential"
+    file.write_text("schlüssel\n", encoding="utf-8")
+    given = settings(generate_api_key_file=str(file))
+    assert await sent_by(given, replica) == "Bearer schlüssel"
+
+
 def test_the_credential_is_not_shown() -> None:
     assert "secret" not in repr(settings(generate_api_key="secret"))
 

@@ -51,6 +51,18 @@ def test_who_is_accepted(authorization: str | None, accepted: bool) -> None:
     assert (ring.holder(asking(authorization)) is not None) == accepted
 
 
+def test_a_key_of_other_characters_is_compared_as_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes("\ufeffschlüssel\nключ\n".encode())
+    ring = key_ring([], key_file(str(file)))
+    assert ring is not None
+    for key in ("schlüssel", "ключ"):
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        assert ring.holder({"headers": headers}) is not None
+    latin = [(b"authorization", "Bearer schlüssel".encode("latin-1"))]
+    assert ring.holder({"headers": latin}) is None
+
+
 def test_holders_differ() -> None:
     ring = KeyRing(["first", "second"])
     first, second = (ring.holder(asking(f"Bearer {key}")) for key in ("first", "second"))
@@ -118,7 +130,8 @@ def test_keys_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     [
         (None, "cannot be read: No such file or directory"),
         (b" \n", "holds no key"),
-        (b"\xff\xfe", "is not a text of keys, one a line"),
+        (b"\xff\xfe", "is not a text of keys, one a line: line 1 is not UTF-8"),
+        (b"first\n\xc3\xa4\nschl\xfcssel\n", "line 3 is not UTF-8"),
     ],
 )
 def test_files_that_stop_the_start(tmp_path: Path, content: bytes | None, message: str) -> None:
