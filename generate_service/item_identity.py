@@ -6,10 +6,10 @@ import msgspec
 from blake3 import blake3
 
 from generate_service.item_admission import MediaLimits
-from shared_protocol.items import ItemElement, MultiModalItem, NestedTensor
+from shared_protocol.items import FlatField, ItemElement, MultiModalItem, NestedTensor
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import GenerateRequest
-from shared_protocol.tensors import TensorRef
+from shared_protocol.tensors import Buffer, TensorRef
 
 ITEM_HASHES: Final = ("content", "sent")
 
@@ -47,26 +47,35 @@ def with_content_hashes(request: GenerateRequest, media: MediaLimits) -> Generat
 
 
 def content_hash(modality: str, item: MultiModalItem, place: PlaceholderRange) -> str:
-    digest = blake3(f"{modality}:{place.length}:".encode())
-    digest.update(b"dense" if place.is_embed is None else bytes(place.is_embed))
+    digest = blake3()
+    _add(digest, f"{modality}:{place.length}".encode())
+    _add(digest, b"dense" if place.is_embed is None else bytes(place.is_embed))
     for key in sorted(item.elements):
         _add_element(digest, key, item.elements[key])
     return str(digest.hexdigest())
 
 
 def _add_element(digest: blake3, key: str, element: ItemElement) -> None:
-    digest.update(f"|{key}:{type(element.field).__name__}".encode())
-    if element.data is not None:
-        _add_data(digest, element.data)
+    field = element.field
+    dim = field.dim if isinstance(field, FlatField) else 0
+    _add(digest, key.encode())
+    _add(digest, f"{type(field).__name__}:{dim}".encode())
+    _add_data(digest, element.data)
 
 
-def _add_data(digest: blake3, data: NestedTensor) -> None:
+def _add_data(digest: blake3, data: NestedTensor | None) -> None:
     if isinstance(data, TensorRef):
-        digest.update(f"|{data.dtype}{data.shape}".encode())
-        digest.update(data.data)
+        _add(digest, f"{data.dtype}{data.shape}".encode())
+        _add(digest, data.data)
     elif isinstance(data, list):
-        digest.update(f"|list of {len(data)}".encode())
+        _add(digest, f"list of {len(data)}".encode())
         for member in data:
             _add_data(digest, member)
     else:
-        digest.update(f"|{data!r}".encode())
+        _add(digest, repr(data).encode())
+
+
+def _add(digest: blake3, part: Buffer) -> None:
+    # Its length first, so that no part can spell the next one.
+    digest.update(memoryview(part).nbytes.to_bytes(8, "little"))
+    digest.update(part)

@@ -1,17 +1,19 @@
 """The engine's caches know an item by what it holds, whatever hash it came with."""
 
 import msgspec
+import pytest
 
 from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.item_identity import content_hash, with_content_hashes
 from generate_service.item_sample import SampleElement, SampleTensor
-from shared_protocol.items import BatchedField, ItemElement, MultiModalItem, SharedField
+from shared_protocol.items import BatchedField, FlatField, ItemElement, MultiModalItem, SharedField
 from shared_protocol.placeholders import PlaceholderRange
 from shared_protocol.request import Features, GenerateRequest
 from shared_protocol.tensors import TensorRef
 
 DATA = bytes(range(24))
 PLACE = PlaceholderRange(0, 1)
+BIG = [2**70, -(2**70), 2.0**70, float("nan")]
 
 
 def item(**changes: ItemElement) -> MultiModalItem:
@@ -59,10 +61,47 @@ def test_everything_that_an_item_holds_counts() -> None:
         item(times=ItemElement([[0.0, 0.5]], BatchedField())),
         item(count=ItemElement(4, BatchedField())),
         item(more=ItemElement(4, BatchedField())),
+        item(times=ItemElement([0.0, 0.5], FlatField([], 0))),
+        item(times=ItemElement([0.0, 0.5], FlatField([], 1))),
     ]
     made = {content_hash("image", variant, PLACE) for variant in variants}
     made.add(content_hash("video", item(), PLACE))
     assert len(made) == len(variants) + 1
+
+
+ALIKE = {
+    "a key that spells another element": (
+        {"a": ItemElement(3, BatchedField()), "b": ItemElement(None, BatchedField())},
+        {"a:BatchedField|3|b": ItemElement(None, BatchedField())},
+    ),
+    "a key that spells a tensor": (
+        {
+            "a": ItemElement(TensorRef("uint8", (2,), b"|b"), BatchedField()),
+            "c": ItemElement(1, SharedField(1)),
+        },
+        {"a:BatchedField|uint8(2,)|b|c": ItemElement(1, SharedField(1))},
+    ),
+    "a key that spells a list": (
+        {
+            "a": ItemElement([TensorRef("uint8", (1,), b"x")], BatchedField()),
+            "b": ItemElement(None, BatchedField()),
+        },
+        {"a:BatchedField|list of 1|uint8(1,)x|b": ItemElement(None, BatchedField())},
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE.values(), ids=ALIKE)
+def test_no_key_spells_what_another_item_holds(
+    one: dict[str, ItemElement], other: dict[str, ItemElement]
+) -> None:
+    made = {content_hash("image", MultiModalItem(elements), PLACE) for elements in (one, other)}
+    assert len(made) == 2
+
+
+def test_numbers_of_any_size_have_a_hash() -> None:
+    made = {content_hash("image", item(count=ItemElement(n, BatchedField())), PLACE) for n in BIG}
+    assert len(made) == len(BIG)
 
 
 def test_the_mask_counts_since_the_prefix_cache_does_not_look_at_it() -> None:
