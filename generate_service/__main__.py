@@ -11,6 +11,7 @@ from generate_service.settings import GenerateSettings, parse_generate_args
 from generate_service.tier_auth import tier_keys_error
 from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
+from shared_protocol.startup.body_memory import body_memory_error
 from shared_protocol.startup.server import end_on_signals
 
 logger = logging.getLogger("generate_service")
@@ -34,7 +35,14 @@ def main() -> None:
 
 def serve(settings: GenerateSettings, args: Namespace) -> int:
     """Serve until a signal comes or the engine fails; return the exit status."""
-    if (unusable := certificates_error(settings) or tier_keys_error(settings)) is not None:
+    unusable = (
+        certificates_error(settings)
+        or tier_keys_error(settings)
+        or body_memory_error(
+            max_body_bytes=settings.max_body_bytes, max_bodies_bytes=settings.max_bodies_bytes
+        )
+    )
+    if unusable is not None:
         logger.error("%s", unusable)
         return 2
     os.environ[vllm_clean_blocks.VARIABLE] = settings.zero_kv_blocks

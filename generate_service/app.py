@@ -20,6 +20,7 @@ from generate_service.tier_auth import TierAuth, tier_keys
 from shared_protocol.errors import TandemError
 from shared_protocol.fault_boundary import FaultBoundary
 from shared_protocol.serving_info import INFO_PATH
+from shared_protocol.startup.body_memory import BodyMemory
 
 
 def create_app(
@@ -33,9 +34,11 @@ def create_app(
             yield
 
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
+    memory = BodyMemory(most=settings.max_bodies_bytes, retry_after_s=settings.retry_after_s)
     route = GenerateRoute(
         engine.get,
         requests,
+        memory,
         max_body_bytes=settings.max_body_bytes,
         trust_hashes=settings.item_hashes == "sent",
     )

@@ -9,6 +9,7 @@ from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, decode_binary
 from shared_protocol.errors import InvalidRequest, PayloadTooLarge
 from shared_protocol.json_codec import JSON_CONTENT_TYPE, decode_json
 from shared_protocol.request import GenerateRequest
+from shared_protocol.startup.body_memory import BodyShare
 
 _DECODERS: Final = {JSON_CONTENT_TYPE: decode_json, BINARY_CONTENT_TYPE: decode_binary}
 
@@ -32,24 +33,29 @@ def decode_body(scope: Scope, body: bytearray) -> GenerateRequest:
     return decoder(body)
 
 
-async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytearray:
-    """Read the whole body, of at most `limit` bytes.
+async def read_body(scope: Scope, receive: Receive, share: BodyShare, *, limit: int) -> bytearray:
+    """Read the whole body, of at most `limit` bytes, which `share` takes.
 
     The memory is writable because torch wants to view it.
 
     Raises:
         PayloadTooLarge: as soon as more is announced or has come.
+        Unavailable: as soon as there is no memory for what is announced or has come.
         ClientDisconnect: if the client leaves.
     """
-    announced = Headers(scope=scope).get("content-length", "0")
+    content_length = Headers(scope=scope).get("content-length", "0")
+    announced = int(content_length) if content_length.isdecimal() else 0
+    _check_size(announced, limit)
+    share.announce(announced)
     body = bytearray()
-    _check_size(int(announced) if announced.isdecimal() else 0, limit)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
-        _check_size(len(body), limit)
+        part = message.get("body", b"")
+        _check_size(len(body) + len(part), limit)
+        share.take(len(part))
+        body += part
         if not message.get("more_body", False):
             return body
 

@@ -27,6 +27,7 @@ from shared_protocol.errors import InternalError, TandemError, Unavailable
 from shared_protocol.frames import encode_frame
 from shared_protocol.json_codec import JSON_CONTENT_TYPE
 from shared_protocol.request import GenerateRequest
+from shared_protocol.startup.body_memory import BodyMemory, BodyShare
 
 SMALL_BODY_BYTES: Final = 2**18
 """Up to here a body is read where it came in, which takes a millisecond, and waits for no other."""
@@ -53,6 +54,7 @@ class GenerateRoute:
         self,
         engine: Callable[[], GeneratingEngine],
         requests: RunningRequests,
+        memory: BodyMemory,
         *,
         max_body_bytes: int,
         trust_hashes: bool,
@@ -64,6 +66,7 @@ class GenerateRoute:
         """
         self._engine = engine
         self._requests = requests
+        self._memory = memory
         self._max_body_bytes = max_body_bytes
         self._trust_hashes = trust_hashes
         # Not asyncio's own threads, which start and end the engine and write its metrics.
@@ -72,17 +75,19 @@ class GenerateRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(send)
         try:
-            with self._requests.one():
-                await self._respond(scope, receive, answer)
+            with self._requests.one(), self._memory.one() as share:
+                await self._respond(scope, receive, answer, share)
         except TandemError as error:
             if not answer.begun:
                 raise
             await answer.fail(error)
 
-    async def _respond(self, scope: Scope, receive: Receive, answer: "Answer") -> None:
+    async def _respond(
+        self, scope: Scope, receive: Receive, answer: "Answer", share: BodyShare
+    ) -> None:
         engine = self._engine()
         try:
-            body = await read_body(scope, receive, limit=self._max_body_bytes)
+            body = await read_body(scope, receive, share, limit=self._max_body_bytes)
         except ClientDisconnect:
             return
         request = await self._in_place(len(body), partial(self._read, scope, body, engine))

@@ -35,6 +35,12 @@ class GenerateSettings:
         "image of 896 x 896 is 9.6 MB, so that the default, 1 GiB, holds about a hundred.",
         default=2**30,
     )
+    max_bodies_bytes: int = setting(
+        positive_int,
+        "Most bytes that the bodies of all requests at once may take, each until its request has "
+        "ended; what is above it is answered 503. The default, 8 GiB, is eight of the largest.",
+        default=2**33,
+    )
     generate_api_key: str = setting(
         str,
         "The credential by which render services are known: without it nobody gets more than "

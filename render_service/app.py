@@ -1,6 +1,6 @@
 """The render service's application: vLLM's, and what the two tiers add to it."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,6 +24,10 @@ from render_service.vllm_stream_errors import report_errors_in_streams
 from shared_protocol.errors import Unavailable
 from shared_protocol.fault_boundary import FaultBoundary
 from shared_protocol.keys import KeyRing
+from shared_protocol.startup.body_memory import BodyMemory
+
+RETRY_AFTER_S: Final = 1
+"""When a request that found no memory is worth another try."""
 
 
 def complete_app(
@@ -53,7 +57,11 @@ def complete_app(
     app.add_middleware(HeldStatus)
     app.add_middleware(GenerationLimit, max_generations=settings.max_generations_per_request)
     app.add_middleware(FaultBoundary)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_bytes,
+        memory=BodyMemory(most=settings.max_bodies_bytes, retry_after_s=RETRY_AFTER_S),
+    )
     app.add_middleware(ConcurrencyLimit, max_requests=settings.max_concurrent_requests)
 
     @app.get("/ready")

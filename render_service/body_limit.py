@@ -9,26 +9,36 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared_protocol.error_answer import answer_error
 from shared_protocol.errors import PayloadTooLarge, TandemError
+from shared_protocol.startup.body_memory import BodyMemory, BodyShare
 
 LINGER_S: Final = 1.0
 """How long the rest of a refused body is read and thrown away."""
 
 
 class BodyLimit:
-    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come."""
+    """ASGI middleware: answers 413 as soon as more than `max_bytes` are announced or have come.
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    What is above the memory that all bodies have is answered 503 in the same way.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, memory: BodyMemory) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limited = _LimitedReceive(receive, self._max_bytes)
+        with self._memory.one() as share:
+            await self._answer(_LimitedReceive(receive, self._max_bytes, share), scope, send)
+
+    async def _answer(self, limited: "_LimitedReceive", scope: Scope, send: Send) -> None:
         announced = Headers(scope=scope).get("content-length", "0")
-        if announced.isdecimal() and int(announced) > self._max_bytes:
-            await _refuse(limited.too_large(), receive, send)
+        try:
+            limited.announce(int(announced) if announced.isdecimal() else 0)
+        except TandemError as error:
+            await _refuse(error, limited.unlimited, send)
             return
         started = False
 
@@ -43,7 +53,7 @@ class BodyLimit:
         with suppress(_Refused):
             await self._app(scope, limited, guarded_send)
         if limited.refusal is not None and not started:
-            await _refuse(limited.refusal, receive, send)
+            await _refuse(limited.refusal, limited.unlimited, send)
 
 
 async def _refuse(error: TandemError, receive: Receive, send: Send) -> None:
@@ -64,24 +74,38 @@ class _Refused(Exception):
 class _LimitedReceive:
     """
     Attributes:
+        unlimited: the same messages, counted no more.
         refusal: why the body is not read on.
     """
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self._receive = receive
+    def __init__(self, receive: Receive, max_bytes: int, share: BodyShare) -> None:
+        self.unlimited = receive
         self._max_bytes = max_bytes
-        self._left = max_bytes
+        self._share = share
         self.refusal: TandemError | None = None
 
-    def too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(
-            f"The body has more than the {self._max_bytes} bytes that are allowed"
-        )
+    def announce(self, size: int) -> None:
+        """
+        Raises:
+            PayloadTooLarge: if that is more than one body may have.
+            Unavailable: if it is more than there is at the moment.
+        """
+        self._check_size(size)
+        self._share.announce(size)
 
     async def __call__(self) -> Message:
-        message = await self._receive()
-        self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            self.refusal = self.too_large()
-            raise _Refused
+        message = await self.unlimited()
+        size = len(message.get("body", b""))
+        try:
+            self._check_size(self._share.size + size)
+            self._share.take(size)
+        except TandemError as error:
+            self.refusal = error
+            raise _Refused from None
         return message
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise PayloadTooLarge(
+                f"The body has more than the {self._max_bytes} bytes that are allowed"
+            )

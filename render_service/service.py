@@ -19,6 +19,7 @@ from render_service.transport import GenerateTransport, TransportSettings
 from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
 from shared_protocol.serving_info import ServingInfo
 from shared_protocol.startup import service_log
+from shared_protocol.startup.body_memory import body_memory_error
 from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import DrainingServer
 
@@ -27,7 +28,14 @@ logger = logging.getLogger(__name__)
 
 def settings_error(settings: RenderSettings, args: Namespace) -> str | None:
     """Say why the settings make no sense together, or their files cannot be used."""
-    return certificates_error(args) or keys_error(settings, args) or credentials_error(settings)
+    return (
+        certificates_error(args)
+        or keys_error(settings, args)
+        or credentials_error(settings)
+        or body_memory_error(
+            max_body_bytes=settings.max_body_bytes, max_bodies_bytes=settings.max_bodies_bytes
+        )
+    )
 
 
 def run(settings: RenderSettings, args: Namespace) -> int:

@@ -43,6 +43,12 @@ class RenderSettings:
         "bounds what one client can make the service keep in memory.",
         default=64 * 2**20,
     )
+    max_bodies_bytes: int = setting(
+        positive_int,
+        "Most bytes that the bodies of all requests at once may take, each until its request has "
+        "ended; what is above it is answered 503. The default, 2 GiB, is 32 of the largest.",
+        default=2**31,
+    )
     max_concurrent_requests: int = setting(
         positive_int,
         "Most requests that are answered at a time; the next one gets 503 with Retry-After. The "

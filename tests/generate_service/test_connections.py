@@ -146,6 +146,25 @@ async def test_a_refused_body_is_not_read_for_ever() -> None:
         assert not engine.requests
 
 
+async def test_bodies_that_are_held_leave_no_memory_for_more() -> None:
+    """What was sent counts until its request ends; what was only announced does not."""
+    memory = 2 * len(BODY) - 1
+    async with (
+        serving(silent, max_bodies_bytes=memory, request_read_timeout_s=0.5) as (client, engine),
+        connection(client) as (_, holder),
+    ):
+        holder.write(HEAD + b"\r\n" + BODY)
+        await until(lambda: engine.requests)
+        async with connection(client) as (reader, writer):
+            writer.write(HEAD + b"\r\n")
+            assert await status_of(reader) == 503
+        holder.transport.abort()
+        await until(lambda: engine.aborted == 1)
+        async with connection(client) as (_, writer):
+            writer.write(HEAD + b"\r\n" + BODY)
+            await until(lambda: len(engine.requests) == 2)
+
+
 async def test_a_client_that_does_not_read_its_answer() -> None:
     async with (
         serving(flood, answer_stall_timeout_s=0.5) as (client, engine),

@@ -37,6 +37,7 @@ def test_defaults() -> None:
         "host": "0.0.0.0",
         "port": 8100,
         "max_body_bytes": 2**30,
+        "max_bodies_bytes": 2**33,
         "generate_api_key": "",
         "generate_api_key_file": "",
         "tls_cert_file": "",

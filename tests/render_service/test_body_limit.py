@@ -13,12 +13,15 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from render_service.body_limit import BodyLimit
+from shared_protocol.startup.body_memory import BodyMemory
 from tests.processes import free_port
 from tests.served import served
 
 pytestmark = pytest.mark.anyio
 
 LIMIT = 1000
+# Of all bodies together.
+MEMORY = 1500
 
 
 async def count_body(scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +38,8 @@ async def serving(app: ASGIApp) -> AsyncIterator[int]:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    async with serving(BodyLimit(count_body, max_bytes=LIMIT)) as port:
+    memory = BodyMemory(most=MEMORY, retry_after_s=1)
+    async with serving(BodyLimit(count_body, max_bytes=LIMIT, memory=memory)) as port:
         yield port
 
 
@@ -88,3 +92,32 @@ async def test_the_answer_is_seen_by_a_client_that_is_still_sending(port: int) -
         pieces = [chunk(2**16)] * 40
         status, _ = await post(port, b"Transfer-Encoding: chunked\r\n", *pieces)
         assert status == 413
+
+
+@asynccontextmanager
+async def half_sent(port: int, size: int) -> AsyncIterator[None]:
+    """A request of which `size` bytes have come and more will."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(size)
+    )
+    await asyncio.sleep(0.2)
+    yield
+    writer.close()
+    await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [(b"Content-Length: 800\r\n", b""), (b"Transfer-Encoding: chunked\r\n", chunk(800))],
+    ids=["announced", "comes"],
+)
+async def test_what_has_no_memory_left_is_refused_until_there_is_some(
+    port: int, head: bytes, piece: bytes
+) -> None:
+    async with half_sent(port, 800):
+        status, body = await post(port, head, piece)
+        assert status == 503
+        assert error_of(body)["message"].endswith(f"take the {MEMORY} bytes there are")
+        assert await post(port, b"Content-Length: 700\r\n", b"x" * 700) == (200, b"700")
+    assert await post(port, b"Content-Length: 1000\r\n", b"x" * LIMIT) == (200, b"1000")

@@ -44,6 +44,7 @@ def test_defaults() -> None:
         "host": "0.0.0.0",
         "port": 8000,
         "max_body_bytes": 64 * 2**20,
+        "max_bodies_bytes": 2**31,
         "max_concurrent_requests": 2048,
         "max_generations_per_request": 2048,
         "max_head_bytes": 64 * 2**10,
