@@ -79,6 +79,21 @@ def chat_router() -> APIRouter:
     return router
 
 
+class _MessageAlone:
+    """An error that vLLM reports without adding its parameter to the message."""
+
+    args: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NamedValidationError(_MessageAlone, VLLMValidationError): ...
+
+
+class NamedUnprocessableError(_MessageAlone, VLLMUnprocessableEntityError): ...
+
+
 def name_messages_in_errors(renderer: OnlineRenderer) -> None:
     """Have `renderer` say ``messages`` in the errors in which vLLM names no field."""
     renderer.render_chat = _naming_messages(renderer.render_chat)
@@ -89,16 +104,20 @@ def _naming_messages(render: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return await render(*args, **kwargs)
-        except (VLLMValidationError, VLLMUnprocessableEntityError) as error:
-            if error.parameter is None:
-                error.parameter = "messages"
-            raise
+        except VLLMUnprocessableEntityError as error:
+            if error.parameter is not None:
+                raise
+            raise NamedUnprocessableError(str(error), parameter="messages") from error
+        except VLLMValidationError as error:
+            if error.parameter is not None:
+                raise
+            raise NamedValidationError(str(error), parameter="messages") from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise VLLMValidationError(
                 f"A content part is not valid: {first['msg']}", parameter="messages"
             ) from error
         except ValueError as error:
-            raise VLLMValidationError(str(error), parameter="messages") from error
+            raise NamedValidationError(str(error), parameter="messages") from error
 
     return wrapper

@@ -192,7 +192,9 @@ def test_a_stream_tells_usage_unasked(sides: Sides) -> None:
 
 def test_the_template_of_the_flag(sides: Sides) -> None:
     body = {"model": "first", "messages": chat()["messages"], "return_token_strs": True}
-    ours, theirs = [answer.json() for answer in sides.both("POST", "/tokenize", json=body)]
+    ours, theirs = [
+        answer.json() for answer in sides.both("POST", "/tokenize", json=body, headers=KEY)
+    ]
     assert ours == theirs
     assert "!" in "".join(ours["token_strs"])
 

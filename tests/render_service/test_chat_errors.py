@@ -23,3 +23,5 @@ def test_a_part_that_cannot_be_read_names_the_messages(raised: Exception) -> Non
     with pytest.raises(VLLMValidationError) as caught:
         asyncio.run(renderer.render_chat({}))
     assert caught.value.parameter == "messages"
+    # The message is vLLM's own, which does not name the field here.
+    assert str(caught.value) == str(raised)
