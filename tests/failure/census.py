@@ -25,9 +25,10 @@ def census() -> dict[str, int]:
     counts: Counter[str] = Counter()
     for thing in gc.get_objects():
         kind = type(thing)
-        if kind.__module__.partition(".")[0] in _PACKAGES:
+        # Of some classes made by others, it is not a name.
+        if str(kind.__module__).partition(".")[0] in _PACKAGES:
             counts[f"{kind.__module__}.{kind.__qualname__}"] += 1
-        if isinstance(thing, asyncio.Task) and not thing.done():
+        if issubclass(kind, asyncio.Task) and not thing.done():
             counts[f"task {getattr(thing.get_coro(), '__qualname__', 'of no name')}"] += 1
     return dict(counts)
 
