@@ -289,22 +289,25 @@ def _order(side: Side, in_header: bool) -> list[str]:
     """Send two requests to an engine that runs one at a time, and is taken; return who is first."""
     finished: list[str] = []
 
-    def send(name: str, priority: int, max_tokens: int) -> None:
+    def send(client: httpx.Client, name: str, priority: int, max_tokens: int) -> None:
         headers = {"X-Vllm-Priority": str(priority)} if in_header else None
-        field = {} if in_header else {"priority": priority}
-        length = {"max_tokens": max_tokens, "ignore_eos": True}
-        answer = side.ask("/v1/completions", headers=headers, **length, **field)
+        body = {"model": SERVED_NAME, "prompt": "fox", "max_tokens": max_tokens, "ignore_eos": True}
+        if not in_header:
+            body["priority"] = priority
+        answer = client.post(f"{side.url}/v1/completions", json=body, headers=headers)
         assert answer.status_code == 200
         finished.append(name)
 
     # Long enough for both to be in the queue before it is their turn, and then to end apart.
-    sent = [*(("first", 0, 900) for _ in range(4)), ("patient", 9, 200), ("urgent", 1, 200)]
-    threads = [threading.Thread(target=send, args=args) for args in sent]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)
-    for thread in threads:
-        thread.join()
+    sent = [*(("first", 0, 900) for _ in range(8)), ("patient", 9, 200), ("urgent", 1, 200)]
+    # One client: to make its TLS context takes longer than to make a hundred tokens.
+    with httpx.Client(timeout=120.0, trust_env=False) as client:
+        threads = [threading.Thread(target=send, args=(client, *args)) for args in sent]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join()
     return finished[-2:]
 
 
