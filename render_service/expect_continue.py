@@ -18,6 +18,11 @@ from render_service.patience import patient_timeout
 
 EXPECT_HEADERS: Final = {"Expect": "100-continue"}
 
+CONNECTION: Final = "connection"
+"""The extension of a response that holds its connection, which `aclose` closes whatever httpcore
+makes of the response: cancelled twice while it closes that, it would keep the connection for ever.
+"""
+
 _ASKING: Final = b"HTTP/1.1 100"
 _HEAD_END: Final = b"\r\n\r\n"
 _READ_BYTES: Final = 1 << 16
@@ -54,7 +59,7 @@ class ExpectingTransport(httpx.AsyncHTTPTransport):
     ) -> None:
         super().__init__(verify=verify)
         # httpx passes no network backend on.
-        self._pool = httpcore.AsyncConnectionPool(
+        self._pool = _Pool(
             ssl_context=verify,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
@@ -62,6 +67,26 @@ class ExpectingTransport(httpx.AsyncHTTPTransport):
             socket_options=socket_options,
             network_backend=_Backend(),
         )
+
+
+class _Pool(httpcore.AsyncConnectionPool):
+    def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
+        return _Connection(
+            origin=origin,
+            ssl_context=self._ssl_context,
+            keepalive_expiry=self._keepalive_expiry,
+            network_backend=self._network_backend,
+            socket_options=self._socket_options,
+        )
+
+
+class _Connection(httpcore.AsyncHTTPConnection):
+    """Says of each response on which connection it came: see `CONNECTION`."""
+
+    async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
+        response = await super().handle_async_request(request)
+        response.extensions[CONNECTION] = self
+        return response
 
 
 class _Backend(httpcore.AnyIOBackend):

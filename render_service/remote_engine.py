@@ -274,7 +274,9 @@ class RemoteEngine(EngineSideCalls):
                 task.cancel()
             # Before anything is awaited: where a client has left, that is cancelled at once.
             self.derenderer.drop(request.core.request_id)
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not `gather`, which hands on each cancellation: anyio repeats them, and a second one
+            # in the middle of closing a connection leaves it in the pool for ever.
+            await asyncio.wait(tasks)
 
     async def _pump(self, choice: RemoteRequest, outputs: RequestOutputCollector) -> None:
         try:

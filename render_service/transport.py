@@ -28,6 +28,7 @@ import httpx
 import msgspec
 
 from render_service.expect_continue import (
+    CONNECTION,
     EXPECT_HEADERS,
     ExpectingTransport,
     Handshake,
@@ -427,7 +428,7 @@ class _Body:
     async def break_off(self) -> None:
         """Close the connection, whatever httpcore makes of it: this is what aborts the request."""
         if not self._ended:
-            await self._response.extensions["network_stream"].aclose()
+            await self._response.extensions[CONNECTION].aclose()
 
     async def close(self) -> None:
         await self.break_off()

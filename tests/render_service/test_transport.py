@@ -214,6 +214,15 @@ async def test_cancelling_twice_closes_the_connection(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     await eventually(lambda: replica.disconnects == 6 and replica.connections == 0)
+    # Also those that are closed: the pool lets them go with the next request.
+    replica.behaviour = answer(FIRST, LAST)
+    await ask(transport, replica.url)
+    await eventually(lambda: len(pooled(transport)) == 1)
+
+
+def pooled(transport: GenerateTransport) -> list[Any]:
+    connections: list[Any] = transport._client._transport._pool.connections  # type: ignore[attr-defined]
+    return connections
 
 
 async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
