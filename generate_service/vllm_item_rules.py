@@ -97,7 +97,9 @@ def _qwen_omni(info: Any, shortening: sounds.Shortening) -> Rules:
 
 
 def _qwen_audio(shortening: sounds.Shortening) -> Rule:
-    return sounds.measured_spectrum(shortening, "input_audio_features", "audio_feature_lengths")
+    spectrum = "input_audio_features"
+    measured = sounds.measured_spectrum(shortening, spectrum, "audio_feature_lengths")
+    return sounds.masked_frames(measured, spectrum, "feature_attention_mask")
 
 
 def _mimo(info: Any) -> Rules:
@@ -158,7 +160,7 @@ def _nemotron(info: Any) -> Rules:
         )
         return len(replacement.full)
 
-    rules = {"video": nemotron.narrated_film(film_embeds)}
+    rules = {"video": nemotron.narrated_film(patch * downsampling, film_embeds)}
     if info.is_dynamic_tiler:
         rules["image"] = nemotron.sized_picture(patch, downsampling)
     if (sound := getattr(config, "sound_config", None)) is not None:

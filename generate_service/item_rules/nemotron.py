@@ -10,12 +10,7 @@ def sized_picture(patch: int, downsampling: int) -> Rule:
 
     def rows(item: ItemReader) -> int:
         unit = patch * downsampling
-        height, width = item.shape("pixel_values_flat")[-2:]
-        item.demand(
-            height > 0 and width > 0 and height % unit == 0 and width % unit == 0,
-            "pixel_values_flat",
-            f"must have sides in multiples of {unit}",
-        )
+        height, width = _sides(item, "pixel_values_flat", unit)
         item.demand(
             item.integers("imgs_sizes") == [height, width],
             "imgs_sizes",
@@ -29,17 +24,19 @@ def sized_picture(patch: int, downsampling: int) -> Rule:
     return rows
 
 
-def narrated_film(embeds: Callable[[list[int], int, int, int], int]) -> Rule:
+def narrated_film(unit: int, embeds: Callable[[list[int], int, int, int], int]) -> Rule:
     """A film between whose frames the model puts words.
 
     Args:
+        unit: pixels of which the sides of a frame are multiples.
         embeds: from the indices of the frames, the milliseconds that one lasts, and the height and
             width of a frame in pixels, to the number of embeddings of pictures and words.
     """
 
     def rows(item: ItemReader) -> int:
         pixels = "pixel_values_flat_video"
-        frames, _, height, width = item.shape(pixels)
+        frames = item.shape(pixels)[0]
+        height, width = _sides(item, pixels, unit)
         key = "video_num_patches"
         item.demand(frames > 0 and item.integer(key) == frames, key, f"must be {frames}")
         indices = item.integers("frames_indices")
@@ -47,6 +44,18 @@ def narrated_film(embeds: Callable[[list[int], int, int, int], int]) -> Rule:
         return embeds(indices, item.integer("frame_duration_ms"), height, width)
 
     return rows
+
+
+def _sides(item: ItemReader, pixels: str, unit: int) -> tuple[int, int]:
+    """Return height and width of pictures of ``[..., channels, height, width]``."""
+    item.fixed_size(pixels, -3)
+    height, width = item.shape(pixels)[-2:]
+    item.demand(
+        height > 0 and width > 0 and height % unit == 0 and width % unit == 0,
+        pixels,
+        f"must have sides in multiples of {unit}",
+    )
+    return height, width
 
 
 def clips(subsampled: Callable[[int], int]) -> Rule:

@@ -30,7 +30,9 @@ def placed_frames(pooling: int, most_positions: int) -> Rule:
     """A film of pictures of one size."""
 
     def rows(item: ItemReader) -> int:
-        frames, patches = item.shape("pixel_values_videos")[:2]
+        pixels = "pixel_values_videos"
+        item.fixed_size(pixels, 2)
+        frames, patches, _ = item.shape(pixels)
         key = "pixel_position_ids_videos"
         item.demand(
             item.integer("video_frame_counts") == frames, "video_frame_counts", f"must be {frames}"

@@ -52,6 +52,15 @@ class ItemReader:
         self.demand(first > 0, key, "is empty")
         return first
 
+    def fixed_size(self, key: str, axis: int) -> None:
+        """Demand, along `axis`, the size that this model's processor always makes."""
+        sample = self._sample[key].data
+        shape = self.shape(key)
+        if isinstance(sample, SampleTensor) and shape[axis] != sample.shape[axis]:
+            self.refuse(
+                key, f"is {list(shape)}, it must have {sample.shape[axis]} along dimension {axis}"
+            )
+
     def same_sizes(self, key: str, start: int) -> bool:
         """Whether the sizes from `start` on are those that the processor makes."""
         sample = self._sample[key].data
@@ -87,8 +96,12 @@ class ItemReader:
         return self._integers(self._tensor(key), key)
 
     def prefix(self, key: str) -> int:
-        """Return how many true values a mask begins with; none may follow."""
-        mask = self.array(key).ravel() != 0
+        """Return how many true values a mask of any dtype begins with; none may follow."""
+        tensor = self._tensor(key)
+        self.demand(tensor.nbytes > 0, key, "is empty")
+        # By bytes: numpy does not know all dtypes, and vLLM gives some masks the model's.
+        values = np.frombuffer(tensor.data, dtype=np.uint8).reshape(math.prod(tensor.shape), -1)
+        mask: NDArray[np.bool_] = np.any(values != 0, axis=1)
         true = int(np.count_nonzero(mask))
         self.demand(true > 0, key, "has no true entry")
         self.demand(bool(mask[:true].all()), key, "must be true up to some position only")

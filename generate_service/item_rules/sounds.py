@@ -43,6 +43,7 @@ def measured_spectrum(
     """
 
     def rows(item: ItemReader) -> int:
+        item.fixed_size(spectrum, 0)
         frames = item.integer(length)
         given = item.shape(spectrum)[-1]
         item.demand(
@@ -52,6 +53,19 @@ def measured_spectrum(
         )
         embeds = shortening(frames)
         item.demand(frames > 0 and embeds > 0, length, "is too short")
+        return embeds
+
+    return rows
+
+
+def masked_frames(rule: Rule, spectrum: str, mask: str) -> Rule:
+    """As `rule`, of a spectrum whose frames are true in a mask that may go on, false, behind."""
+
+    def rows(item: ItemReader) -> int:
+        embeds = rule(item)
+        frames = item.shape(spectrum)[-1]
+        heard = item.prefix(mask)
+        item.demand(heard == frames, mask, f"has {heard} true entries, it must have {frames}")
         return embeds
 
     return rows

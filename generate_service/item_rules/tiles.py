@@ -93,7 +93,9 @@ def shaped_tiles(downsampling: int) -> Rule:
         item.demand(item.integer("num_patches") == tiles, "num_patches", f"must be {tiles}")
         pixels = item.shape(PIXELS)
         item.demand(
-            pixels[0] == tiles and item.same_sizes(PIXELS, -1), PIXELS, f"must have {tiles} tiles"
+            pixels[0] == tiles and item.same_sizes(PIXELS, 1),
+            PIXELS,
+            f"must have {tiles} tiles, of patches as many as the processor makes",
         )
         shapes = item.array("spatial_shapes").tolist()
         for height, width in shapes:
@@ -179,9 +181,12 @@ def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
         several = beside > 1 or below > 1
         wanted = beside * below if several else 0
         given = item.shape("images_crop")[0]
-        item.demand(given == wanted, "images_crop", f"must have {wanted} crops, not {given}")
+        item.demand(
+            given == wanted and item.same_sizes("images_crop", 1),
+            "images_crop",
+            f"must have {wanted} crops, of the size that the processor makes",
+        )
         if several:
-            item.count("images_crop")
             item.demand_filled("images_crop")
         return embeds_whole + wanted * embeds_per_crop + 1
 

@@ -117,6 +117,12 @@ PICTURE: Elements = {
     "imgs_sizes": [64, 96],
     "num_tokens_per_image": 6,
 }
+WORDED: Elements = {
+    "pixel_values_flat_video": ones(4, 3, 64, 96),
+    "video_num_patches": integers(4),
+    "frames_indices": integers([0, 1, 2, 3]),
+    "frame_duration_ms": integers(500),
+}
 CLIPS: Elements = {
     "input_audio_features": ones(2, 50, 8),
     "feature_attention_mask": np.stack([np.arange(50) < 50, np.arange(50) < 20]),
@@ -131,6 +137,13 @@ CROPPED: Elements = {
 GRID_RULE = grids.grid(2, "pixel_values", "image_grid_thw")
 SPECTRUM_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length")
 
+MASKED_RULE = sounds.masked_frames(SPECTRUM_RULE, "spectrum", "mask")
+
+
+def worded(indices: list[int], frame_ms: int, height: int, width: int) -> int:
+    return len(indices) * (height // 32) * (width // 32) + frame_ms // 100
+
+
 RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "grid": (GRID_RULE, GRID, 6),
     "tiles": (tiles.counted_tiles(4), TILES, 12),
@@ -144,6 +157,9 @@ RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "placed patches": (positions.placed_patches(2, 100), PLACED, 6),
     "placed frames": (positions.placed_frames(2, 100), FILM, 12),
     "spectrum": (SPECTRUM_RULE, SPECTRUM, 30),
+    "masked frames": (MASKED_RULE, SPECTRUM | {"mask": np.arange(300) < 230}, 30),
+    "mask of floats": (MASKED_RULE, SPECTRUM | {"mask": ones(230)}, 30),
+    "film with words": (nemotron.narrated_film(32, worded), WORDED, 4 * 6 + 5),
     "counted spectrum": (
         sounds.counted_spectrum(sounds.halved_thrice, "spectrum", "count"),
         COUNTED,
@@ -244,6 +260,21 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
         "picture",
         {"pixel_values_flat": ones(3, 48, 96), "imgs_sizes": [48, 96]},
     ),
+    "picture of other channels": ("picture", {"pixel_values_flat": ones(4, 64, 96)}),
+    "frames of other channels": (
+        "film with words",
+        {"pixel_values_flat_video": ones(4, 2, 64, 96)},
+    ),
+    "odd size of frames": ("film with words", {"pixel_values_flat_video": ones(4, 3, 65, 96)}),
+    "patches of a film of another width": (
+        "placed frames",
+        {"pixel_values_videos": ones(2, 36, 6)},
+    ),
+    "tiles padded to another length": ("shaped tiles", {"pixel_values": ones(2, 65, 6)}),
+    "crops of another size": ("cropped", {"images_crop": ones(6, 3, 4, 5)}),
+    "bands of another processor": ("spectrum", {"spectrum": ones(9, 230)}),
+    "mask of more frames": ("masked frames", {"mask": np.arange(300) < 231}),
+    "mask of fewer frames": ("mask of floats", {"mask": ones(229)}),
     "other number of clips": ("clips", {"audio_num_clips": integers(3)}),
 }
 

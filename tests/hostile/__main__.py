@@ -20,6 +20,9 @@ ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_on
 _GROWTH_LIMIT = 4096.0
 """Bytes per mutant: most carry pictures, of which one that stays holds many times that."""
 
+# Soon used in full: memory is taken when a block is first written to.
+_SMALL_CACHE = ("--num-gpu-blocks-override=512",)
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ def attack_family(name: str, *, seed: int, count: int) -> Attack:
         logs=logs,
         flags=(*flags, *family.flags),
         render_flags=family.front_flags,
-        generate_flags=family.engine_flags,
+        generate_flags=(*family.engine_flags, *_SMALL_CACHE),
     ) as pair:
         return asyncio.run(_attack(pair, name, seed, count))
 

@@ -14,6 +14,7 @@ from tests.models.counts import door_counts
 from tests.models.door import ENCODINGS, Door, differences, placeholder
 from tests.models.families import COMMON_FLAGS, FAMILIES, chat, media_chats
 from tests.models.media import audio_part, samples
+from tests.models.resizing import resized_tensors
 from tests.models.supplied_media import encoded, rows, supplied_pictures, supplied_sounds
 
 pytestmark = [
@@ -46,6 +47,33 @@ def door(family: str, loop: asyncio.AbstractEventLoop) -> Iterator[Door]:
     )
     yield opened
     opened.close()
+
+
+# What may be longer, or shorter, than the item at hand has it: padding, and what yields as many
+# embeddings all the same.
+ELASTIC = {
+    ("llava_onevision", "pixel_values", 0),
+    ("phi3_v", "pixel_values", 0),
+    ("moss_audio", "audio_data", 1),
+    ("mimo_omni_sound", "audio_features", 0),
+    ("qwen2_5_omni", "feature_attention_mask", 0),
+    ("voxtral", "audio_arrays", 0),
+    ("voxtral_realtime", "audio_arrays", 0),
+}
+
+
+def test_tensors_of_other_sizes_are_refused(
+    family: str, door: Door, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Of each tensor, along each dimension: one more and one less of what is at its end."""
+    admitted = set()
+    for modality in FAMILIES[family].modalities:
+        _, wire = loop.run_until_complete(door.render(media_chats(modality)["one"]))
+        for resized in resized_tensors(wire):
+            with contextlib.suppress(InvalidRequest):
+                door.enter(resized.request, "binary")
+                admitted.add((family, resized.key, resized.axis))
+    assert admitted <= ELASTIC
 
 
 def test_media_come_through_as_they_were_made(
