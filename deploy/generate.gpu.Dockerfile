@@ -1,8 +1,13 @@
 # The generate service on a GPU: docker build -f deploy/generate.gpu.Dockerfile .
 FROM vllm/vllm-openai:v0.32.0
 
-# vLLM's image has all that this distribution depends on.
+# vLLM's image has what this distribution depends on, and need not have what the extra `gpu` in
+# pyproject.toml adds: that comes in the versions of requirements.lock.
 WORKDIR /app
+COPY requirements.lock ./
+RUN python3 -m pip install --no-cache-dir --no-deps --constraint requirements.lock \
+        av cffi docopt num2words pycparser scipy soundfile soxr timm
+
 COPY pyproject.toml README.md LICENSE ./
 COPY shared_protocol ./shared_protocol
 COPY generate_service ./generate_service

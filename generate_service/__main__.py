@@ -13,6 +13,7 @@ from generate_service.vllm_plugin import SERVED_VARIABLE
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 from shared_protocol.startup.body_memory import body_memory_error
 from shared_protocol.startup.server import end_on_signals
+from shared_protocol.startup.start_checks import start_error
 
 logger = logging.getLogger("generate_service")
 
@@ -41,6 +42,7 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
         or body_memory_error(
             max_body_bytes=settings.max_body_bytes, max_bodies_bytes=settings.max_bodies_bytes
         )
+        or start_error(model=args.model, host=settings.host, port=settings.port)
     )
     if unusable is not None:
         logger.error("%s", unusable)

@@ -8,6 +8,7 @@ from argparse import Namespace
 from render_service.settings import RenderSettings, parse_render_args
 from shared_protocol.startup import service_log, vllm_cpu, vllm_version
 from shared_protocol.startup.server import end_on_signals
+from shared_protocol.startup.start_checks import start_error
 
 logger = logging.getLogger("render_service")
 
@@ -23,6 +24,10 @@ def main() -> None:
 
 def serve(settings: RenderSettings, args: Namespace) -> int:
     """Serve until a signal comes; return the exit status."""
+    unusable = start_error(model=args.model, host=settings.host, port=settings.port)
+    if unusable is not None:
+        logger.error("%s", unusable)
+        return 2
     # Here, because they import vLLM: a wrong flag is reported before that.
     from vllm.logger import configure_logging_from_args
 

@@ -27,6 +27,26 @@ with warnings.catch_warnings():
 COMPOSE = compose_file()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
+PLAIN = {"HF_TOKEN"}
+"""Variables that are not settings of the services."""
+
+ON_BOTH = {
+    "TANDEM_MODEL": "/models/another",
+    "TANDEM_SERVED_MODEL_NAME": "another",
+    "TANDEM_DTYPE": "float32",
+    "TANDEM_ENABLE_PROMPT_EMBEDS": "0",
+    "TANDEM_REASONING_PARSER": "qwen3",
+    "TANDEM_GENERATE_API_KEY": "between the two",
+    "HF_TOKEN": "of the hub",
+}
+ON_RENDER = {
+    "TANDEM_API_KEY": "secret",
+    "TANDEM_ENABLE_AUTO_TOOL_CHOICE": "1",
+    "TANDEM_TOOL_CALL_PARSER": "hermes",
+}
+ON_GENERATE = {"TANDEM_MAX_MODEL_LEN": "512", "TANDEM_GPU_MEMORY_UTILIZATION": "0.5"}
+PASSED_THROUGH = ON_BOTH | ON_RENDER | ON_GENERATE
+
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
 
 
@@ -92,7 +112,7 @@ def test_the_service_starts_as_it_is_configured(name: str) -> None:
     process = container_process(name, {"TANDEM_MODEL": "/models/another"})
     program = "render_service" if name == "render" else "generate_service"
     assert process.command == ["python3", "-m", program]
-    assert all(variable.startswith("TANDEM_") for variable in process.environment)
+    assert all(variable.startswith("TANDEM_") for variable in process.environment.keys() - PLAIN)
     parse = parse_render_args if name == "render" else parse_generate_args
     settings, args = parse(process.command[3:], process.environment)
     assert args.model == "/models/another"
@@ -100,6 +120,53 @@ def test_the_service_starts_as_it_is_configured(name: str) -> None:
     assert args.dtype == "bfloat16"
     assert args.enable_prompt_embeds is True
     assert settings.port == (8000 if name == "render" else 8100)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_reaches_the_container(name: str) -> None:
+    own = ON_RENDER if name == "render" else ON_GENERATE
+    environment = container_process(name, PASSED_THROUGH).environment
+    fixed = {"TANDEM_PORT"} | ({"TANDEM_GENERATE_URL"} if name == "render" else set())
+    assert environment.keys() == ON_BOTH.keys() | own.keys() | fixed
+    for variable, value in (ON_BOTH | own).items():
+        assert environment[variable] == value
+
+
+def test_keys_and_parsers_hold_on_render() -> None:
+    process = container_process("render", PASSED_THROUGH)
+    settings, args = parse_render_args([], process.environment)
+    assert args.api_key == ["secret"]
+    assert settings.generate_api_key == "between the two"
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (True, "hermes")
+    assert args.reasoning_parser == "qwen3"
+
+
+@pytest.mark.parametrize("name", ["generate", "generate-gpu"])
+def test_keys_and_parsers_hold_on_generate(name: str) -> None:
+    process = container_process(name, PASSED_THROUGH)
+    settings, args = parse_generate_args([], process.environment)
+    assert settings.generate_api_key == "between the two"
+    assert args.reasoning_parser == "qwen3"
+    assert (args.max_model_len, args.gpu_memory_utilization) == (512, 0.5)
+
+
+def test_what_nobody_set_is_not_set() -> None:
+    render, render_args = parse_render_args([], container_process("render", {}).environment)
+    generate, args = parse_generate_args([], container_process("generate", {}).environment)
+    assert render.generate_api_key == generate.generate_api_key == ""
+    assert not render_args.api_key
+    assert (render_args.enable_auto_tool_choice, render_args.tool_call_parser) == (False, None)
+    assert not render_args.reasoning_parser
+    assert not args.reasoning_parser
+    assert args.max_model_len is None
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_readme_names_what_reaches_the_container(name: str) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    fixed = {"TANDEM_PORT", "TANDEM_GENERATE_URL"}
+    for variable in container_process(name, {}).environment.keys() - fixed:
+        assert f"`{variable}`" in text
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -20,12 +20,51 @@ with a checkpoint of a few layers and random weights (`tests/checkpoints`), thro
 the pair, `vllm serve`, and stock vLLM's own pair (`vllm launch render` in front of `vllm serve
 --enable-scale-out`).
 
+The weights are random, in a few small layers. So the page shows that tokens and tensors come
+through both services as through one process, for each family's processor and encoder; of the
+quality of answers and of speed it says nothing.
+
 - **mask**: which positions of one item's placeholder take embeddings, as runs: `.2 E4 .2` is two
-  that do not, four that do, two that do not. Dense: all do.
+  that do not, four that do, two that do not; a mask with dots at its end goes on. All do where it
+  says dense, or has one run of `E` alone: dense is no mask, `E4` is one that is true at all four
+  positions. Both mean the same.
 - **pair = monolith**: requests in which tokens, logprobs, text and usage of the pair equal those of
   `vllm serve`, of all that were sent: one item and several, of different sizes, before, between
-  and after texts, over two turns, beside supplied embeddings, and streamed.
-- **stock pair**: one request with media that the engine has not seen before; `-`: not asked.
+  and after texts, over two turns, beside supplied embeddings, and streamed. The figure in a
+  family's first row counts the requests of all its rows: 29 of 29 for image, video and audio are 29
+  requests, not 29 of each.
+- **stock pair**: one request with media that the engine has not seen before, to stock vLLM's own
+  pair. Passed: the tokens are those of `vllm serve`. Refused: its render or its engine server
+  answered with an error, and went on. Engine died: the engine ended with the request, for all who
+  used it. Another answer: other tokens. `-`: not asked.
+
+## What is not in the table
+
+- **Models that take text only** have no items to check. The tests of tools and reasoning compare
+  the pair with `vllm serve` on a small Qwen3 (`tests/parity`).
+- **Whisper** has a rule of its own for its sounds, and is compared with `vllm serve` in
+  `tests/parity/test_transcription.py`, as Qwen3-ASR and Voxtral are, for transcriptions and
+  translations.
+- **Any other family that vLLM runs** is not refused. Its items are compared with a sample that the
+  model's processor makes when the generate service starts (names, dtypes, numbers of dimensions),
+  but nothing counts the embeddings that they yield: an item of a wrong size may end the engine, see
+  [SECURITY.md](../SECURITY.md). If the processor makes items of more kinds than one, true ones are
+  refused. `--item-checks=off` on the generate service ends the comparison, and the counting of
+  listed families with it: a wrong item may then end the engine for everybody.
+
+## To try one
+
+```
+python -m tests.checkpoints gemma3 FOLDER
+python -m generate_service --model FOLDER --enable-prompt-embeds --enforce-eager \\
+    --gpu-memory-utilization 0.3
+python -m render_service --model FOLDER --enable-prompt-embeds --generate-url http://127.0.0.1:8100
+```
+
+`python -m tests.checkpoints --help` names the families. Some need further flags, which are in
+`tests/models/families.py`.
+
+## Measured
 
 | family | takes | mask | pair = monolith | stock pair |
 |---|---|---|---|---|

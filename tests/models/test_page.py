@@ -2,7 +2,7 @@
 
 from tests.models.families import FAMILIES
 from tests.models.measuring import Measured
-from tests.models.page import page
+from tests.models.page import PAGE, page
 
 
 def measured(**members: object) -> Measured:
@@ -35,3 +35,8 @@ def test_each_modality_has_a_row_and_long_masks_are_cut() -> None:
     text = page({"gemma4": measured(masks=dict.fromkeys(FAMILIES["gemma4"].modalities, mask))})
     assert text.count("E4 .1 ...`") + text.count("...`") >= 3
     assert "|  | video |" in text
+
+
+def test_what_the_page_explains_is_what_would_be_written() -> None:
+    explained, line, _ = page({}).partition("|---|")
+    assert PAGE.read_text().startswith(explained + line)
