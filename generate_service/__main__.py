@@ -65,6 +65,5 @@ def serve(settings: GenerateSettings, args: Namespace) -> int:
     )
 
 
-# The engine's processes are spawned, and import this module again.
 if __name__ == "__main__":
     main()

@@ -23,7 +23,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutp
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
-from generate_service import vllm_clean_blocks, vllm_plugin
+from generate_service import vllm_clean_blocks, vllm_plugin, vllm_processes
 from generate_service.admission import ModelLimits
 from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
@@ -177,6 +177,7 @@ class Engine:
             engine_args.create_engine_config, UsageContext.OPENAI_API_SERVER
         )
         vllm_clean_blocks.check_connector(config)
+        vllm_processes.watch()
         llm = await asyncio.to_thread(
             DeltaLLM.from_vllm_config,
             config,

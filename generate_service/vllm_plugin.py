@@ -19,12 +19,12 @@ def register() -> None:
     _calls.append(os.getpid())
     if SERVED_VARIABLE not in os.environ:
         return
+    # Of what is not started as `vllm_processes` has it: other executors, engines of Ray's.
     parent_watch.start()
     from vllm.model_executor.models import ModelRegistry
 
-    from generate_service import vllm_clean_blocks, vllm_coordinator
+    from generate_service import vllm_clean_blocks
 
-    vllm_coordinator.watch()
     ModelRegistry.register_model("LlavaOnevisionForConditionalGeneration", _LLAVA_ONEVISION)
     if os.environ.get(vllm_clean_blocks.VARIABLE) == "on":
         vllm_clean_blocks.zero_new_blocks()

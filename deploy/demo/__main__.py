@@ -3,13 +3,12 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from deploy.demo import client
 from deploy.demo.checkpoint import build
-from deploy.demo.services import Service, wait_until_ready
+from deploy.demo.services import Service, running
 
 REPOSITORY = Path(__file__).parents[2]
 CHECKPOINT = REPOSITORY / ".cache" / "demo"
@@ -44,8 +43,7 @@ def main() -> None:
     print("Both services have been shut down.")
 
 
-@contextmanager
-def running_pair(model: Path) -> Iterator[None]:
+def running_pair(model: Path) -> AbstractContextManager[None]:
     """Start one generate and one render service; they are ready inside the context."""
     flags = [
         *(f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1"),
@@ -69,9 +67,7 @@ def running_pair(model: Path) -> Iterator[None]:
         RENDER_URL,
         LOGS / "render.log",
     )
-    with generate, render:
-        wait_until_ready([generate, render])
-        yield
+    return running([generate, render])
 
 
 if __name__ == "__main__":

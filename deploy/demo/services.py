@@ -1,13 +1,14 @@
-"""The demo's two processes: started, watched until they are ready, stopped."""
+"""The demo's two processes: started, watched until they are ready, stopped together."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import httpx
 
@@ -29,15 +30,16 @@ class ServiceFailed(SystemExit):
 
 
 class Service:
-    """One service in a process group of its own; gone after the context."""
+    """One service in a process group of its own."""
 
     def __init__(self, name: str, command: Sequence[str], url: str, log: Path) -> None:
         self.name = name
         self.url = url
         self._command = command
         self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -47,18 +49,27 @@ class Service:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def terminate(self) -> None:
+        """Ask it to end; it takes seconds."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, or for so long."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Kill what is left of its group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def is_ready(self) -> bool:
-        if self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
             last = self._log.read_text(errors="replace").splitlines()[-30:]
             raise ServiceFailed("\n".join([f"{self.name} ended; the end of {self._log}:", *last]))
         try:
@@ -91,3 +102,29 @@ def wait_until_ready(services: Sequence[Service]) -> None:
                 f"waiting for {names}: {seconds:.0f} s", end="\r" if terminal else "\n", flush=True
             )
             time.sleep(1.0 if terminal else 5.0)
+
+
+@contextmanager
+def running(services: Sequence[Service]) -> Iterator[None]:
+    """Start all of them; they are ready inside the context, and gone after it."""
+    try:
+        for service in services:
+            service.start()
+        wait_until_ready(services)
+        yield
+    finally:
+        stop(services)
+
+
+def stop(services: Sequence[Service]) -> None:
+    """End all of them at once; whoever does not want to wait for that interrupts it again."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    try:
+        for service in services:
+            service.terminate()
+        print("Stopping both services.", flush=True)
+        for service in services:
+            service.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for service in services:
+            service.kill()

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -43,8 +45,28 @@ def run_service(method: str) -> None:
     time.sleep(600)
 
 
-def start_service(method: str) -> tuple[subprocess.Popen[str], int, int]:
-    command = [sys.executable, "-m", "tests.generate_service.test_parent_watch", method]
+class Slow:
+    """Stands for what takes long to import: it is never unpickled to the end."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return unpickle_for_long, ()
+
+
+def unpickle_for_long() -> None:
+    print("running", os.getpid(), os.getpid(), flush=True)
+    time.sleep(600)
+
+
+def run_service_of_importing_engine(_: str) -> None:
+    engine = multiprocessing.get_context("spawn").Process(
+        target=parent_watch.Watched(run_engine), args=(Slow(),)
+    )
+    engine.start()
+    time.sleep(600)
+
+
+def start_service(method: str, run: str = "run_service") -> tuple[subprocess.Popen[str], int, int]:
+    command = [sys.executable, "-m", "tests.generate_service.test_parent_watch", run, method]
     service = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert service.stdout is not None
     said, *pids = service.stdout.readline().split()
@@ -73,6 +95,39 @@ def test_a_killed_engine_takes_its_workers_with_it_and_not_the_service(method: s
         service.kill()
 
 
+def test_a_killed_service_takes_an_engine_with_it_that_still_imports() -> None:
+    service, engine, _ = start_service("spawn", "run_service_of_importing_engine")
+    with service:
+        service.kill()
+        assert gone(engine)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_process_has_one_watch_that_its_target_and_a_plug_in_both_start(method: str) -> None:
+    command = [sys.executable, "-m", "tests.generate_service.test_parent_watch"]
+    done = subprocess.run(
+        [*command, "run_service_of_two_starts", method],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1\n"
+
+
+def run_service_of_two_starts(method: str) -> None:
+    multiprocessing.set_start_method(method)
+    parent_watch.start()
+    engine = multiprocessing.Process(target=parent_watch.Watched(count_watches))
+    engine.start()
+    engine.join()
+
+
+def count_watches() -> None:
+    parent_watch.start()
+    print(sum(thread.name == parent_watch.NAME for thread in threading.enumerate()), flush=True)
+
+
 def gone(*pids: int) -> bool:
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
@@ -90,4 +145,4 @@ def runs(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    run_service(sys.argv[1])
+    globals()[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,33 @@
+"""vLLM's processes on this host, each of which ends with the one that started it.
+
+The plug-in would be too late for the engine, which loads it once the service has answered its
+handshake, and waits minutes for that; and the coordinator of data-parallel engines loads none.
+"""
+
+from typing import Any
+
+from vllm.v1.engine.coordinator import DPCoordinatorProc
+from vllm.v1.engine.core import EngineCoreProc
+from vllm.v1.executor.multiproc_executor import WorkerProc
+
+from generate_service.parent_watch import Watched
+
+_run_engine = EngineCoreProc.run_engine_core
+_run_coordinator = DPCoordinatorProc.run_coordinator
+
+
+def watch() -> None:
+    """Have what this process starts from now on watch it."""
+    EngineCoreProc.run_engine_core = Watched(run_engine)
+    DPCoordinatorProc.run_coordinator = Watched(run_coordinator)
+
+
+def run_engine(*args: Any, **kwargs: Any) -> None:
+    # It may have loaded them already, in the process that it was forked from.
+    if not isinstance(WorkerProc.worker_main, Watched):
+        WorkerProc.worker_main = Watched(WorkerProc.worker_main)
+    _run_engine(*args, **kwargs)
+
+
+def run_coordinator(*args: Any, **kwargs: Any) -> None:
+    _run_coordinator(*args, **kwargs)
