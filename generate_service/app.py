@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from generate_service.engine_holder import EngineHolder
+from generate_service.metrics import GenerateMetrics, Refusals
 from generate_service.routes import GenerateRoute
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
@@ -35,17 +36,20 @@ def create_app(
 
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
     memory = BodyMemory(most=settings.max_bodies_bytes, retry_after_s=settings.retry_after_s)
+    refusals = Refusals()
     route = GenerateRoute(
         engine.get,
         requests,
         memory,
+        on_refusal=refusals.add,
         max_body_bytes=settings.max_body_bytes,
         trust_hashes=settings.item_hashes == "sent",
     )
     app.router.routes.append(Route("/inference/v1/generate", route, methods=["POST"]))
-    app.add_middleware(TierAuth, keys=tier_keys(settings))
+    app.add_middleware(TierAuth, keys=tier_keys(settings), on_refusal=refusals.add)
     app.add_middleware(FaultBoundary)
     _add_status_routes(app, engine, version)
+    _add_metrics_route(app, GenerateMetrics(requests, memory, refusals).registry())
     _add_error_handlers(app)
     return app
 
@@ -89,9 +93,14 @@ def _add_status_routes(app: FastAPI, engine: EngineHolder, version: str) -> None
         facts: dict[str, Any] = msgspec.to_builtins(engine.get().info())
         return facts
 
+
+def _add_metrics_route(app: FastAPI, own: prometheus_client.CollectorRegistry) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
-        content = await asyncio.to_thread(prometheus_client.generate_latest)
+        """vLLM's metrics of the engine, and the service's own."""
+        # In the loop, which changes what it reads.
+        content = prometheus_client.generate_latest(own)
+        content += await asyncio.to_thread(prometheus_client.generate_latest)
         return Response(content, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 

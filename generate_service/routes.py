@@ -56,17 +56,20 @@ class GenerateRoute:
         requests: RunningRequests,
         memory: BodyMemory,
         *,
+        on_refusal: Callable[[int], None],
         max_body_bytes: int,
         trust_hashes: bool,
     ) -> None:
         """
         Args:
             engine: returns the running engine, or raises `Unavailable` while there is none.
+            on_refusal: called with the status of each error that is answered in place of tokens.
             trust_hashes: whether items keep the hashes that they came with.
         """
         self._engine = engine
         self._requests = requests
         self._memory = memory
+        self._on_refusal = on_refusal
         self._max_body_bytes = max_body_bytes
         self._trust_hashes = trust_hashes
         # Not asyncio's own threads, which start and end the engine and write its metrics.
@@ -79,6 +82,7 @@ class GenerateRoute:
                 await self._respond(scope, receive, answer, share)
         except TandemError as error:
             if not answer.begun:
+                self._on_refusal(error.status)
                 raise
             await answer.fail(error)
 

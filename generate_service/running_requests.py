@@ -23,6 +23,11 @@ class RunningRequests:
         self._tasks: set[asyncio.Task[object]] = set()
         self.over = False
 
+    @property
+    def running(self) -> int:
+        """How many there are now."""
+        return len(self._tasks)
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count the running task as a request; it is cancelled when the service ends.

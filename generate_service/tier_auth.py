@@ -1,5 +1,6 @@
 """Who may have tokens generated: render services, known by the credential between the tiers."""
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,13 +27,17 @@ def tier_keys_error(settings: GenerateSettings) -> str | None:
 class TierAuth:
     """ASGI middleware: answers 401 without the credential, before anything of a body is read."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyRing | None, on_refusal: Callable[[int], None]
+    ) -> None:
         """
         Args:
             keys: None where no credential was set: everybody may ask.
+            on_refusal: called with the status of each refusal.
         """
         self._app = app
         self._keys = keys
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
@@ -43,4 +48,5 @@ class TierAuth:
         ):
             await self._app(scope, receive, send)
         else:
+            self._on_refusal(Unauthorized.status)
             await answer_error(send, Unauthorized("The credential between the tiers is required"))

@@ -1,6 +1,7 @@
 """A limit on the size of request bodies that holds before a body is read whole."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -8,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared_protocol.error_answer import answer_error
-from shared_protocol.errors import PayloadTooLarge, TandemError
+from shared_protocol.errors import PayloadTooLarge, TandemError, Unavailable
 from shared_protocol.startup.body_memory import BodyMemory, BodyShare
 
 LINGER_S: Final = 1.0
@@ -21,10 +22,22 @@ class BodyLimit:
     What is above the memory that all bodies have is answered 503 in the same way.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, memory: BodyMemory) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        memory: BodyMemory,
+        on_no_memory: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            on_no_memory: called for each request that finds no memory for its body.
+        """
         self._app = app
         self._max_bytes = max_bytes
         self._memory = memory
+        self._on_no_memory = on_no_memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,7 +51,7 @@ class BodyLimit:
         try:
             limited.announce(int(announced) if announced.isdecimal() else 0)
         except TandemError as error:
-            await _refuse(error, limited.unlimited, send)
+            await self._refuse(error, limited.unlimited, send)
             return
         started = False
 
@@ -53,10 +66,15 @@ class BodyLimit:
         with suppress(_Refused):
             await self._app(scope, limited, guarded_send)
         if limited.refusal is not None and not started:
-            await _refuse(limited.refusal, limited.unlimited, send)
+            await self._refuse(limited.refusal, limited.unlimited, send)
+
+    async def _refuse(self, error: TandemError, receive: Receive, send: Send) -> None:
+        if isinstance(error, Unavailable):
+            self._on_no_memory()
+        await _answer_and_linger(error, receive, send)
 
 
-async def _refuse(error: TandemError, receive: Receive, send: Send) -> None:
+async def _answer_and_linger(error: TandemError, receive: Receive, send: Send) -> None:
     await answer_error(send, error, close=True, complete=False)
     # A connection that is closed on bytes still unread is reset, and the client may then not see
     # the answer.

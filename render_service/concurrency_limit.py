@@ -1,5 +1,7 @@
 """A limit on the requests that one process answers at a time."""
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from render_service.open_paths import is_open
@@ -16,9 +18,16 @@ class ConcurrencyLimit:
     may have less. What only asks how the service is always gets an answer.
     """
 
-    def __init__(self, app: ASGIApp, *, max_requests: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, max_requests: int, on_refusal: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        Args:
+            on_refusal: called for each request that is not answered.
+        """
         self._app = app
         self._max_requests = max_requests
+        self._on_refusal = on_refusal
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,7 +39,12 @@ class ConcurrencyLimit:
                 await self._app(scope, receive, send)
             finally:
                 self._running -= 1
-        elif scope["type"] == "websocket":
+        else:
+            self._on_refusal()
+            await self._refuse(scope, send)
+
+    async def _refuse(self, scope: Scope, send: Send) -> None:
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
         else:
             await answer_error(

@@ -7,7 +7,7 @@ stream that holds nothing but an error.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -56,8 +56,13 @@ def note_refusal(error: Unavailable) -> None:
 class HeldStatus:
     """ASGI middleware: see above. Also adds `Retry-After` where vLLM loses it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, on_refusal: Callable[[], None] = lambda: None) -> None:
+        """
+        Args:
+            on_refusal: called for each request of a client that no replica takes.
+        """
         self._app = app
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,6 +70,8 @@ class HeldStatus:
             return
         with _watched() as outcome:
             await self._app(scope, receive, _HoldingSend(scope, send, outcome))
+        if outcome.refused is not None:
+            self._on_refusal()
 
 
 @contextmanager

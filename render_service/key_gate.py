@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,10 +33,22 @@ class KeyLimits:
 class KeyGate:
     """ASGI middleware: answers 401 without a key, and 429 beyond its share."""
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing, limits: KeyLimits) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: KeyRing,
+        limits: KeyLimits,
+        on_excess: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            on_excess: called for each request beyond a key's share.
+        """
         self._app = app
         self._keys = keys
         self._limits = limits
+        self._on_excess = on_excess
         # No more than there have been keys: whoever has none gets no share.
         self._shares: dict[KeyDigest, _Share] = {}
 
@@ -49,6 +62,7 @@ class KeyGate:
             return
         share = self._shares.setdefault(holder, _Share(self._limits))
         if (excess := share.excess()) is not None:
+            self._on_excess()
             await _refuse(scope, send, excess)
             return
         share.begin()

@@ -20,7 +20,7 @@ from render_service.transport import (
 )
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
-from shared_protocol.errors import ReplicaFailed, Unavailable
+from shared_protocol.errors import InternalError, ReplicaFailed, Unavailable
 from shared_protocol.serving_info import ServingInfo
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,24 @@ class Replica:
         return self.reason is None
 
 
+@dataclass
+class PoolCounts:
+    """What has happened since the pool was made.
+
+    Attributes:
+        sent_on: requests sent to one more replica, since another had not begun them.
+        failed: requests whose replica was lost while it had them, or answered with no answer.
+        stalled: those given up since their replica had answered no probe for `stall_s`.
+        errors: requests that a replica itself answered with a fault of its own; so it does when
+            its engine dies.
+    """
+
+    sent_on: int = 0
+    failed: int = 0
+    stalled: int = 0
+    errors: int = 0
+
+
 class ReplicaPool:
     """Probes the replicas while it is open, and sends each request to one that is in rotation.
 
@@ -70,6 +88,9 @@ class ReplicaPool:
     One that does not answer a probe leaves the rotation as well, and the requests that it has not
     begun go elsewhere. Those that it has may still go on, until it was silent for `stall_s`: then
     they end with `ReplicaFailed`. A replica that answers its probes may take any time for tokens.
+
+    Attributes:
+        counts: what became of requests.
     """
 
     def __init__(
@@ -100,7 +121,9 @@ class ReplicaPool:
         self._expected = expected
         self._probe_interval_s = probe_interval_s
         self._stall_s = stall_s
+        self.counts = PoolCounts()
         self._draining = False
+        self._requests_over = False
         self._discover = discover
         self._discovery_interval_s = discovery_interval_s
         self._probing: dict[Replica, asyncio.Task[None]] = {}
@@ -127,6 +150,7 @@ class ReplicaPool:
 
     def end_requests(self) -> None:
         """End what still runs: nobody waits for it any longer."""
+        self._requests_over = True
         for replica in self._probing:
             for exchange in list(replica.exchanges):
                 exchange.cut()
@@ -212,6 +236,8 @@ class ReplicaPool:
         tried: set[Replica] = set()
         retry_after_s: list[int] = []
         while (replica := self._least_loaded(tried)) is not None:
+            if tried:
+                self.counts.sent_on += 1
             tried.add(replica)
             attempt = self._attempt(replica, body, content_type, headers)
             try:
@@ -251,9 +277,26 @@ class ReplicaPool:
             else:
                 replica.reason = f"failed a request: {error}"
             replica.suspect.set()
+            if isinstance(error, ReplicaFailed):
+                self._count_lost(replica)
+            raise
+        except InternalError:
+            self.counts.errors += 1
             raise
         finally:
             replica.outstanding -= 1
+
+    def _count_lost(self, replica: Replica) -> None:
+        if self._requests_over:
+            # It is this process that has ended them.
+            return
+        if self._has_stalled(replica):
+            self.counts.stalled += 1
+        else:
+            self.counts.failed += 1
+
+    def _has_stalled(self, replica: Replica) -> bool:
+        return replica.silent_s >= self._stall_s
 
     async def _keep_discovering(self, url: str) -> None:
         """Have one replica for each address behind the name in `url`."""
@@ -318,7 +361,7 @@ class ReplicaPool:
         """Of a silent replica those that it has not begun; after a while all that it has."""
         if not replica.silent_s:
             return
-        stalled = replica.silent_s >= self._stall_s
+        stalled = self._has_stalled(replica)
         given_up = [e for e in replica.exchanges if stalled or not e.begun]
         if stalled and given_up:
             logger.error(

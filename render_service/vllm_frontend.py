@@ -1,5 +1,6 @@
 """vLLM's own front end, put together on a remote engine."""
 
+import logging
 from argparse import Namespace
 
 from fastapi import FastAPI
@@ -16,6 +17,7 @@ from vllm.lora.request import LoRARequest
 from render_service import vllm_prompt_embeds
 from render_service.remote_engine import RemoteEngine
 from render_service.replicas import ReplicaPool
+from render_service.vllm_middleware import stack_left_unbuilt
 from shared_protocol.request import Adapter
 from shared_protocol.serving_info import ServingInfo
 from shared_protocol.startup.vllm_facts import reasoning_token_ids, structured_outputs_options
@@ -110,11 +112,18 @@ async def build_frontend(
     engine = RemoteEngine(
         config, pool, tasks, data_parallel_ranks=replica.data_parallel_ranks, wire=wire
     )
-    app = build_app(args, tasks, config.model_config)
+    # vLLM advises to restart it with a flag that changes nothing here.
+    logging.getLogger("vllm.entrypoints.scale_out.factories").addFilter(_is_no_advice)
+    with stack_left_unbuilt():
+        app = build_app(args, tasks, config.model_config)
     await init_app_state(engine, app.state, args, tasks)
     _offer_adapters(app.state.openai_serving_models, replica.adapters)
     _describe_engine(app.state, replica, args.fingerprint_mode)
     return app, engine
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "--enable-scale-out" not in record.getMessage()
 
 
 def _offer_adapters(models: OpenAIServingModels, adapters: list[Adapter]) -> None:

@@ -95,7 +95,8 @@ def _reading(kind: str) -> Iterator[None]:
         # Of sounds and films vLLM says itself what is wrong; of images it repeats Pillow.
         if isinstance(error, ValueError) and kind != "image":
             raise
-        logger.info("an item could not be read as %s", kind, exc_info=error)
+        # One short line: anybody can send as many broken files as they like.
+        logger.info("an item could not be read as %s: %.200r", kind, error)
         raise VLLMValidationError(f"The {kind} {_BROKEN}") from error
 
 

@@ -28,6 +28,11 @@ class BodyMemory:
         self._retry_after_s = retry_after_s
         self._taken = 0
 
+    @property
+    def taken(self) -> int:
+        """Bytes that are taken now."""
+        return self._taken
+
     @contextmanager
     def one(self) -> Iterator["BodyShare"]:
         """What one body takes is given back at the end of the block."""

@@ -54,6 +54,16 @@ def refusal(kind: str, data: bytes, rules: MediaRules = RULES, **options: Any) -
     return message
 
 
+def test_a_broken_picture_takes_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        refusal("image", b"no picture" * 100)
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert "UnidentifiedImageError" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert len(record.getMessage()) < 300
+
+
 KINDS = {"png": "image", "jpg": "image", "webp": "image", "gif": "image", "mp4": "video"}
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from render_service import replicas
 from render_service.agreement import differences
-from render_service.replicas import ReplicaPool
+from render_service.replicas import PoolCounts, ReplicaPool
 from render_service.transport import GenerateTransport
 from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import (
@@ -131,6 +131,7 @@ async def test_what_still_runs_can_be_ended(start_replica: StartReplica) -> None
         pool.end_requests()
         with pytest.raises(ReplicaFailed):
             await anext(deltas)
+    assert pool.counts == PoolCounts()
 
 
 async def test_one_after_the_other_reaches_all(start_replica: StartReplica) -> None:
@@ -185,6 +186,7 @@ async def test_everybody_refuses(start_replica: StartReplica) -> None:
         with pytest.raises(Unavailable) as caught:
             await ask(pool)
         assert column(pool, "outstanding") == [0, 0]
+        assert pool.counts == PoolCounts(sent_on=1)
     assert caught.value.headers() == {"Retry-After": "4"}
     assert [len(member.requests) for member in members] == [1, 1]
 
@@ -223,6 +225,7 @@ async def test_a_lost_request_was_seen_by_one_replica(
         assert sorted(len(member.requests) for member in members) == [0, 1]
         assert sorted(in_rotation(pool)) == [False, True]
         assert column(pool, "outstanding") == [0, 0]
+        assert pool.counts == PoolCounts(failed=1)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ async def test_what_it_has_begun_ends_and_is_sent_to_nobody_else(
             assert max(reader.ended or 0 for reader in readers) - stopped_at >= STALL_S
             assert pool.status()["replicas"][0]["outstanding"] == 0
             assert not other.requests
+            assert (pool.counts.stalled, pool.counts.failed) == (CONCURRENT, 0)
 
 
 async def test_what_it_has_not_begun_goes_elsewhere(
