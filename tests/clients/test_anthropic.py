@@ -81,7 +81,7 @@ async def counted(client: AsyncAnthropic) -> Any:
 
 async def stream_of_a_tool(client: AsyncAnthropic) -> Any:
     async with client.messages.stream(
-        **ASKED, max_tokens=60, tools=[TOOL], tool_choice={"type": "any"}
+        **ASKED, max_tokens=120, tools=[TOOL], tool_choice={"type": "any"}
     ) as stream:
         events = [event async for event in stream]
         final = await stream.get_final_message()
@@ -91,7 +91,7 @@ async def stream_of_a_tool(client: AsyncAnthropic) -> Any:
 
 async def named_tool(client: AsyncAnthropic) -> Any:
     answer = await client.messages.create(
-        **ASKED, max_tokens=60, tools=[TOOL], tool_choice={"type": "tool", "name": "get_weather"}
+        **ASKED, max_tokens=120, tools=[TOOL], tool_choice={"type": "tool", "name": "get_weather"}
     )
     assert_called(answer)
     return answer
@@ -143,7 +143,7 @@ async def test_the_tool_runner(clients: tuple[AsyncAnthropic, AsyncAnthropic]) -
 
         runner = client.beta.messages.tool_runner(
             **ASKED,
-            max_tokens=60,
+            max_tokens=120,
             tools=[get_weather],
             tool_choice={"type": "any"},
             max_iterations=2,
