@@ -18,6 +18,7 @@ import errno
 import logging
 import socket
 import ssl
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import copy_context
@@ -56,6 +57,11 @@ READY_PATH: Final = "/ready"
 
 MIN_SERVER_KEEP_ALIVE_S: Final = 60
 """How long a replica must at least keep an idle connection."""
+
+TURN_S: Final = 0.002
+"""How long one stream is worked on while others wait: where replicas are faster than this process,
+a read brings hundreds of deltas, and each of 32 streams would hold up probes for tens of ms.
+"""
 
 _MAX_ERROR_BYTES: Final = 1 << 20
 _ERROR_TIMEOUT_S: Final = 5.0
@@ -435,6 +441,24 @@ class _Body:
         await self._response.aclose()
 
 
+class _Turn:
+    """The time of one stream between two passes of the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began: float | None = None
+
+    def is_over(self) -> bool:
+        now = time.perf_counter()
+        if self._began is None:
+            self._began = now
+            self._loop.call_soon(self._end)
+        return now - self._began > TURN_S
+
+    def _end(self) -> None:
+        self._began = None
+
+
 class _Answer:
     """The deltas of one answer.
 
@@ -451,7 +475,7 @@ class _Answer:
     async def deltas(self) -> AsyncGenerator[TokenDelta, None]:
         if self._content_type != FRAMES_CONTENT_TYPE:
             raise _lost(self._url, BrokenStream(f"an answer of type {self._content_type!r}"))
-        reader = FrameReader()
+        reader, turn = FrameReader(), _Turn()
         try:
             async for chunk in self._content.chunks():
                 for frame in reader.feed(chunk):
@@ -461,6 +485,8 @@ class _Answer:
                     yield frame
                     if self.complete:
                         return
+                    if turn.is_over():
+                        await asyncio.sleep(0)
         except (httpx.TransportError, BrokenStream) as error:
             raise _lost(self._url, error) from error
         raise _lost(self._url, BrokenStream("the answer has no last delta"))

@@ -2,6 +2,7 @@ import asyncio
 import base64
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -108,6 +109,29 @@ async def test_all_frames_may_come_in_one_chunk(
 ) -> None:
     replica.behaviour = answer_bytes(encode_frame(FIRST) * 100 + encode_frame(LAST))
     assert await ask(transport, replica.url) == [FIRST] * 100 + [LAST]
+
+
+async def test_many_deltas_at_once_hold_up_nobody(
+    transport: GenerateTransport, replica: FakeGenerate
+) -> None:
+    replica.behaviour = answer(*[FIRST] * 200, LAST)
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - before)
+
+    ticking = asyncio.create_task(tick())
+    begun = time.perf_counter()
+    async with transport.stream(replica.url, BODY) as deltas:
+        async for _ in deltas:
+            time.sleep(0.001)  # noqa: ASYNC251 - the work on a delta
+    took = time.perf_counter() - begun
+    ticking.cancel()
+    assert longest < took / 10
 
 
 async def test_an_answer_ends_with_its_last_delta(
