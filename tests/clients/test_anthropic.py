@@ -10,6 +10,7 @@ from anthropic import Anthropic, AsyncAnthropic, beta_async_tool
 from anthropic.types import ToolUseBlock
 
 from tests.clients.answers import kinds, plain
+from tests.clients.models import DEMO, RANDOM, asked
 from tests.clients.weather import PROMPT, SCHEMA, Weather
 from tests.conftest import SERVED_NAME, Duo
 from tests.parity.answers import LOGPROB_TOLERANCE
@@ -19,7 +20,6 @@ from tests.pictures import png
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.anyio,
-    pytest.mark.parametrize("duo", ["demo"], indirect=True),
 ]
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
@@ -114,13 +114,11 @@ async def structure(client: AsyncAnthropic) -> Any:
     return answer
 
 
-QUICK: list[Ask] = [message, stream_of_a_tool, counted]
-OTHERS: list[Ask] = [stopped_message, streamed_message, named_tool, image, structure]
+OF_ANY: list[Ask] = [message, stopped_message, streamed_message, counted, image]
+OF_THE_DEMO: list[Ask] = [stream_of_a_tool, named_tool, structure]
 
 
-@pytest.mark.parametrize(
-    "ask", [*QUICK, *(pytest.param(ask, marks=pytest.mark.slow) for ask in OTHERS)]
-)
+@asked(OF_ANY, OF_THE_DEMO)
 async def test_the_answer_is_the_monoliths(
     clients: tuple[AsyncAnthropic, AsyncAnthropic], ask: Ask
 ) -> None:
@@ -128,7 +126,7 @@ async def test_the_answer_is_the_monoliths(
     assert same(ours, theirs, LOGPROB_TOLERANCE), f"\npair {ours}\nmonolith {theirs}"
 
 
-@pytest.mark.slow
+@DEMO
 async def test_the_tool_runner(clients: tuple[AsyncAnthropic, AsyncAnthropic]) -> None:
     """It calls the function with what the model asked for, and sends the result back."""
     answers = []
@@ -155,6 +153,7 @@ async def test_the_tool_runner(clients: tuple[AsyncAnthropic, AsyncAnthropic]) -
     assert answers[0] == answers[1]
 
 
+@RANDOM
 def test_the_client_that_blocks(duo: Duo) -> None:
     with Anthropic(base_url=duo.pair, api_key="none", max_retries=0) as client:
         whole = client.messages.create(**ASKED, max_tokens=8)
@@ -184,6 +183,7 @@ WRONG: dict[str, tuple[Ask, type[anthropic.APIStatusError]]] = {
 }
 
 
+@RANDOM
 @pytest.mark.parametrize(("ask", "kind"), WRONG.values(), ids=WRONG)
 async def test_what_is_wrong_is_raised_as_with_the_monolith(
     clients: tuple[AsyncAnthropic, AsyncAnthropic],

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import ResponseFunctionToolCall
 
 from tests.clients.answers import kinds, plain
+from tests.clients.models import DEMO, RANDOM, asked
 from tests.clients.weather import IMAGE_URL, PROMPT, SCHEMA, Weather
 from tests.conftest import SERVED_NAME, Duo
 from tests.parity.answers import LOGPROB_TOLERANCE
@@ -18,7 +19,6 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.anyio,
     # The one that was trained: it comes to an end of the structures that it is asked for.
-    pytest.mark.parametrize("duo", ["demo"], indirect=True),
 ]
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
@@ -168,18 +168,18 @@ async def models(client: AsyncOpenAI) -> Any:
     return [card | {"permission": None} for card in cards]
 
 
-QUICK: list[Ask] = [chat, stream_of_a_structure, stream_of_a_named_tool, response, models]
-OTHERS: list[Ask] = [
-    *(streamed_chat, structure, required_tool_and_its_result, image),
-    *(completion, streamed_completion),
-    *(stream_of_a_structured_response, structured_response),
-    *(response_that_calls_a_tool, response_to_an_image),
+OF_ANY: list[Ask] = [
+    *(chat, streamed_chat, image, completion, streamed_completion, models),
+    response_to_an_image,
+]
+OF_THE_DEMO: list[Ask] = [
+    *(structure, stream_of_a_structure, stream_of_a_named_tool, required_tool_and_its_result),
+    *(response, stream_of_a_structured_response, structured_response),
+    response_that_calls_a_tool,
 ]
 
 
-@pytest.mark.parametrize(
-    "ask", [*QUICK, *(pytest.param(ask, marks=pytest.mark.slow) for ask in OTHERS)]
-)
+@asked(OF_ANY, OF_THE_DEMO)
 async def test_the_answer_is_the_monoliths(
     clients: tuple[AsyncOpenAI, AsyncOpenAI], ask: Ask
 ) -> None:
@@ -187,6 +187,7 @@ async def test_the_answer_is_the_monoliths(
     assert same(ours, theirs, LOGPROB_TOLERANCE), f"\npair {ours}\nmonolith {theirs}"
 
 
+@DEMO
 def test_the_client_that_blocks(duo: Duo) -> None:
     with OpenAI(base_url=f"{duo.pair}/v1", api_key="none", max_retries=0) as client:
         whole = client.chat.completions.parse(**CHAT, response_format=Weather)
@@ -251,6 +252,7 @@ WRONG: dict[str, tuple[Ask, type[openai.APIStatusError], str | None]] = {
 }
 
 
+@RANDOM
 @pytest.mark.parametrize(("ask", "kind", "param"), WRONG.values(), ids=WRONG)
 async def test_what_is_wrong_is_raised_as_with_the_monolith(
     clients: tuple[AsyncOpenAI, AsyncOpenAI],
@@ -268,6 +270,7 @@ async def test_what_is_wrong_is_raised_as_with_the_monolith(
     assert ours.param == param
 
 
+@RANDOM
 async def test_a_structure_that_is_cut_off(clients: tuple[AsyncOpenAI, AsyncOpenAI]) -> None:
     for client in clients:
         with pytest.raises(openai.LengthFinishReasonError):
