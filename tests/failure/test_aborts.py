@@ -1,6 +1,7 @@
 """A client that leaves, or a stop string, frees the engine at once."""
 
 import asyncio
+import statistics
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -85,9 +86,9 @@ STEPS_OF_LATENCY = 4
 async def test_a_stop_string_ends_the_generation_at_once(
     duo: Duo, client: httpx.AsyncClient
 ) -> None:
-    """The tiny model makes a token in a few milliseconds: the best attempt shows the steps.
+    """The tiny model makes a token in half a millisecond: most attempts show the steps.
 
-    The others show how long the machine took to run the processes in between.
+    Some show how long the machine took to run the processes in between.
     """
     request = CHAT | {"max_tokens": 100}
     text = (await client.post("/v1/chat/completions", json=request)).json()["choices"][0][
@@ -106,5 +107,4 @@ async def test_a_stop_string_ends_the_generation_at_once(
         await idle_within(duo, 1.0)
         generated = await metric(duo.generate, "vllm:generation_tokens_total") - before
         surplus.append(generated - len(choice["token_ids"]))
-    assert min(surplus) <= STEPS_OF_LATENCY
-    assert max(surplus) < CHAT["max_tokens"] / 2
+    assert statistics.median(surplus) <= STEPS_OF_LATENCY, surplus
