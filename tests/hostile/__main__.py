@@ -20,8 +20,8 @@ ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_on
 _GROWTH_LIMIT = 4096.0
 """Bytes per mutant: most carry pictures, of which one that stays holds many times that."""
 
-# Soon used in full: memory is taken when a block is first written to.
-_SMALL_CACHE = ("--num-gpu-blocks-override=512",)
+# Soon used in full: memory of blocks is taken when they are first written to.
+_SMALL_CACHE = ("--num-gpu-blocks-override=512", "--mm-processor-cache-gb=0.01")
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ def page(soaked: Soaked, *, minutes: float) -> str:
 
 
 def _named(status: str) -> str:
-    return f"were answered {status}" if status.isdigit() else status
+    return f"were answered {status}" if status[0].isdigit() else status
 
 
 def _notes(soaked: Soaked) -> list[str]:

@@ -83,7 +83,11 @@ class Traffic:
     def _fail(self, kind: str, what: str) -> None:
         self.outcome.failures.setdefault(kind, what)
 
-    def _status(self, response: httpx.Response, asked: object) -> str:
+    def _status(
+        self, response: httpx.Response, asked: object, *, fails_in_vllm: bool = False
+    ) -> str:
+        if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR and fails_in_vllm:
+            return "500 as by vLLM alone"
         if response.status_code not in _ANSWERS:
             kind = str(response.status_code)
             self._fail(kind, f"{response.text[:300]} for {str(asked)[:1000]}")
@@ -91,7 +95,8 @@ class Traffic:
 
     async def _ask_api(self, session: httpx.AsyncClient) -> str:
         asked: ApiRequest = next(self._api)
-        return self._status(await session.post(asked.path, json=asked.body), asked)
+        response = await session.post(asked.path, json=asked.body)
+        return self._status(response, asked, fails_in_vllm=_fails_in_vllm(asked.body))
 
     async def _ask_chat(self, session: httpx.AsyncClient) -> str:
         body = {"model": SERVED_NAME, **next(self._chats)}
@@ -139,6 +144,16 @@ class Traffic:
         content = self._draw.choice(_GARBAGE)
         headers = {"content-type": "application/json"}
         return self._status(await session.post(CHAT, content=content, headers=headers), content)
+
+
+def _fails_in_vllm(body: dict[str, Any]) -> bool:
+    """Whether vLLM 0.32.0 may have no other answer than 500 either; the parity tests compare it.
+
+    A prompt is cut off before its image, or no token that is allowed continues the structure.
+    """
+    return "truncate_prompt_tokens" in body or (
+        "structured_outputs" in body and "allowed_token_ids" in body
+    )
 
 
 def _plain(prompt: str) -> dict[str, Any]:
