@@ -14,7 +14,6 @@ from tests.models.media import image_part
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.anyio,
-    pytest.mark.slow,
     # The demo model answers slowly, and is of a family that `make fuzz` attacks.
     pytest.mark.parametrize("duo", ["gemma3", "qwen2_vl"], indirect=True),
 ]
