@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from generate_service.film_time import FilmTime, check_film_time
 from generate_service.item_rules.reader import ItemReader, Rule
 from generate_service.item_sample import Sample, check_like_sample, filled_keys
 from shared_protocol.errors import InvalidRequest
@@ -41,6 +42,7 @@ class MediaLimits:
         prunes_videos: whether the model keeps but a part of a video's embeddings.
         embeds_beside_items: whether one prompt may have both media and supplied embeddings.
         embeds_beside_interleaved: whether that goes for a video with its sound between its frames.
+        film_time: what a request's films may last; None for a model without such a limit.
         takes_remote: whether the engine has a connector that brings what an item is about, so that
             the item may come without it.
     """
@@ -50,6 +52,7 @@ class MediaLimits:
     prunes_videos: bool = False
     embeds_beside_items: bool = True
     embeds_beside_interleaved: bool = True
+    film_time: FilmTime | None = None
     takes_remote: bool = False
 
     def is_remote(self, modality: str, item: MultiModalItem) -> bool:
@@ -102,6 +105,15 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) ->
                     _check_supplied(
                         supplied, modality, place, limits, hidden_size, f"{param}.{key}"
                     )
+
+    if limits.film_time is not None and "video" in modalities:
+        films = (features.kwargs_data or {}).get("video", [])
+        check_film_time(
+            films,
+            limits.items["video"].sample,
+            limits.film_time,
+            param="features.kwargs_data.video",
+        )
 
 
 def _check_beside_embeds(features: Features, limits: MediaLimits, modality: str) -> None:

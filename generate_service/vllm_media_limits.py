@@ -5,6 +5,7 @@ from typing import Any, Final
 from vllm.config import ModelConfig
 from vllm.multimodal.processing import BaseMultiModalProcessor
 
+from generate_service.film_time import FilmTime
 from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.vllm_item_rules import find_rules
 from generate_service.vllm_item_sample import make_samples
@@ -17,6 +18,8 @@ _TAKE_ROWS_FOR_MEDIA: Final = frozenset(
     }
 )
 """Architectures for which vLLM takes each row of supplied embeddings for an item, and dies."""
+
+_MORE_POSITIONS: Final = 4
 
 _QWEN3_VL: Final = ("Qwen3VLProcessingInfo", "Qwen3_5ProcessingInfo", "Qwen3_5MoeProcessingInfo")
 
@@ -54,9 +57,23 @@ def media_limits(
         takes_embeds=media.enable_mm_embeds and model.architecture not in _TAKE_ROWS_FOR_MEDIA,
         prunes_videos=bool(media.video_pruning_rate),
         embeds_beside_items=not _has_deepstack(info),
+        film_time=_film_time(info, model),
         takes_remote=media.allow_missing_mm_embeddings,
         embeds_beside_interleaved=model.architecture != "Qwen3OmniMoeForConditionalGeneration",
     )
+
+
+def _film_time(info: Any, model: ModelConfig) -> FilmTime | None:
+    """As `MRotaryEmbedding` has it: positions up to four times what the model was trained for."""
+    config: Any = info.get_hf_config()
+    vision = getattr(config, "vision_config", None)
+    per_second = getattr(config, "position_id_per_seconds", None) or getattr(
+        vision, "tokens_per_second", None
+    )
+    if per_second is None:
+        return None
+    trained: int = model.hf_text_config.max_position_embeddings
+    return FilmTime(float(per_second), _MORE_POSITIONS * trained - model.max_model_len)
 
 
 def _has_deepstack(info: Any) -> bool:

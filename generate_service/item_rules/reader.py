@@ -91,6 +91,18 @@ class ItemReader:
         self.demand(len(values) == 1, key, "must be one number")
         return values[0]
 
+    def number(self, key: str) -> float:
+        """Return the value of a tensor of one real number, or of a plain number."""
+        data = self._data(key)
+        if not isinstance(data, TensorRef):
+            self.demand(isinstance(data, int | float), key, "must be a number")
+            return float(data)  # type: ignore[arg-type]
+        self.demand(math.prod(data.shape) == 1, key, "must be one number")
+        if data.dtype == "bfloat16":
+            # The upper half of a float32.
+            return float(np.frombuffer(b"\0\0" + bytes(data.data), dtype="<f4")[0])
+        return float(np.frombuffer(data.data, dtype=data.dtype)[0])
+
     def array(self, key: str) -> NDArray[Any]:
         """Return an integer tensor, without copying it."""
         return self._integers(self._tensor(key), key)

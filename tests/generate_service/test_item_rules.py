@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from generate_service.film_time import FilmTime, check_film_time
 from generate_service.item_admission import ItemLimits, MediaLimits, check_media
 from generate_service.item_rules import grids, nemotron, positions, sounds, tiles
 from generate_service.item_rules.reader import ItemReader, Rule
@@ -411,3 +412,54 @@ def test_a_video_with_its_sound_beside_supplied_embeddings(sound_at: int, refuse
         assert "video with its sound" in refusal(given, known).message
     else:
         check_media(given, known, hidden_size=16)
+
+
+FILM_TIME = FilmTime(positions_per_second=25.0, most_positions=1000)
+
+
+def timed_film(step: Any) -> Elements:
+    return {
+        "pixel_values_videos": ones(16, 6),
+        "video_grid_thw": integers([4, 2, 2]),
+        "second_per_grid_ts": step,
+    }
+
+
+def check_films(*steps: Any) -> None:
+    sample = sample_of(timed_film(np.float32(1.0).reshape(())))
+    films: list[MultiModalItem | None] = [item_of(timed_film(step)) for step in steps]
+    check_film_time(films, sample, FILM_TIME, param="films")
+
+
+def scalar(seconds: float) -> np.ndarray[Any, Any]:
+    return np.full((), seconds, dtype=np.float32)
+
+
+def test_films_that_last_as_long_as_the_model_knows() -> None:
+    check_films(scalar(5.0), scalar(5.0))
+    check_films(scalar(0.0), 10)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (scalar(10.1),),
+        (scalar(5.0), scalar(5.1)),
+        (scalar(-1.0),),
+        (scalar(float("nan")),),
+        (scalar(float("inf")),),
+        (ones(2),),
+    ],
+)
+def test_films_that_last_longer_are_refused(steps: tuple[Any, ...]) -> None:
+    """Their positions lie outside of the engine's table, which ended it for everybody."""
+    with pytest.raises(InvalidRequest):
+        check_films(*steps)
+
+
+def test_a_number_of_half_the_precision() -> None:
+    upper_half = np.array([2.5], dtype="<f4").tobytes()[2:]
+    item = MultiModalItem(
+        {"step": ItemElement(TensorRef("bfloat16", (1,), upper_half), BatchedField())}
+    )
+    assert ItemReader(item, {}, "item").number("step") == 2.5
