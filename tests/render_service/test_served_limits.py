@@ -80,11 +80,11 @@ def model() -> Path:
 
 @asynccontextmanager
 async def serving(
-    model: Path, *flags: str, limits: ConnectionLimits | None = None
+    model: Path, *flags: str, limits: ConnectionLimits | None = None, probe_s: float = 0.5
 ) -> AsyncIterator[Served]:
     port = free_port()
     given = [f"--model={model}", "--served-model-name=served", "--dtype=float32", *flags]
-    async with scripted_pair(given, max_model_len=MAX_MODEL_LEN, probe_s=0.5) as (app, replica):
+    async with scripted_pair(given, max_model_len=MAX_MODEL_LEN, probe_s=probe_s) as (app, replica):
         _, args = parse_render_args(
             [*given, "--generate-url=http://a:1", "--host=127.0.0.1", f"--port={port}"], {}
         )
@@ -217,7 +217,8 @@ async def test_a_client_that_does_not_read_takes_little_and_is_cut_off(model: Pa
             await exchange.body(frames)
 
     limits = ConnectionLimits(read_s=120.0, stall_s=3.0)
-    async with serving(model, limits=limits) as served:
+    # The replica shares this process's interpreter, and what it pours keeps it from its probes.
+    async with serving(model, limits=limits, probe_s=10.0) as served:
         served.replica.behaviour = answer(TOKEN, END)
         await served.stream()
         served.replica.behaviour = pour
