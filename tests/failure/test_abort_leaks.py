@@ -35,8 +35,8 @@ BYTES_PER_REQUEST = 2048
 DESCRIPTORS = 6
 
 CACHES = (
-    # 1 MiB holds about 80 of the images below.
-    "--mm-processor-cache-gb=0.001",
+    # Full before the first half is over: it holds about 25 of the images below.
+    "--mm-processor-cache-gb=0.0003",
 )
 ENGINE = (
     # A prefill of several steps.

@@ -308,7 +308,8 @@ def _order(side: Side, in_header: bool) -> list[str]:
             time.sleep(0.05)
         for thread in threads:
             thread.join()
-    return finished[-2:]
+    # The long ones have been run before, but their text may take longer to be put together.
+    return [name for name in finished if name != "first"]
 
 
 @pytest.mark.parametrize("path", PATHS)
