@@ -64,7 +64,10 @@ def media_limits(
 
 
 def _film_time(info: Any, model: ModelConfig) -> FilmTime | None:
-    """As `MRotaryEmbedding` has it: positions up to four times what the model was trained for."""
+    """As `MRotaryEmbedding` has it: positions up to four times what the model can be given.
+
+    That is what it was trained for, or more where YaRN stretches it, and the table with it.
+    """
     config: Any = info.get_hf_config()
     vision = getattr(config, "vision_config", None)
     per_second = getattr(config, "position_id_per_seconds", None) or getattr(
@@ -72,8 +75,8 @@ def _film_time(info: Any, model: ModelConfig) -> FilmTime | None:
     )
     if per_second is None:
         return None
-    trained: int = model.hf_text_config.max_position_embeddings
-    return FilmTime(float(per_second), _MORE_POSITIONS * trained - model.max_model_len)
+    known = max(model.hf_text_config.max_position_embeddings, model.max_model_len)
+    return FilmTime(float(per_second), _MORE_POSITIONS * known - model.max_model_len)
 
 
 def _has_deepstack(info: Any) -> bool:

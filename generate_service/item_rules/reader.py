@@ -95,8 +95,9 @@ class ItemReader:
         """Return the value of a tensor of one real number, or of a plain number."""
         data = self._data(key)
         if not isinstance(data, TensorRef):
-            self.demand(isinstance(data, int | float), key, "must be a number")
-            return float(data)  # type: ignore[arg-type]
+            if not isinstance(data, int | float):
+                self.refuse(key, "must be a number")
+            return float(data)
         self.demand(math.prod(data.shape) == 1, key, "must be one number")
         if data.dtype == "bfloat16":
             # The upper half of a float32.
