@@ -1,6 +1,7 @@
 """The engine through the life of the service: it starts, dies, is started again, or never is."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -113,6 +114,22 @@ async def test_a_drain_and_an_engine_that_dies() -> None:
         assert await it.status("/health") == 503
     assert it.failures == [None]
     assert len(it.starter.engines) == 1
+
+
+async def test_collections_leave_out_what_is_there_when_the_engine_is_ready() -> None:
+    """One of all that vLLM consists of holds up the event loop for tenths of a second."""
+    async with service(max_restarts=1) as it:
+        it.starter.may_start.set()
+        await it.wait_until_ready()
+        assert not _collected(it.starter.engines[0])
+        it.starter.may_start.clear()
+        it.starter.engines[0].dead = True
+        await until(lambda: it.holder.starting)
+        assert _collected(it.starter.engines[0])
+
+
+def _collected(engine: FakeEngine) -> bool:
+    return any(thing is engine for thing in gc.get_objects())
 
 
 async def test_an_engine_that_dies_is_followed_by_another() -> None:
