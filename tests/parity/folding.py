@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 Json = Any
 
@@ -10,14 +10,48 @@ Json = Any
 _OWN = ("id", "created", "created_at", "completed_at", "system_fingerprint", "request_id")
 _OWN_IDS = re.compile(r"(chatcmpl-tool|chatcmpl|cmpl|resp|msg|rs|call)[-_][0-9a-f]{8,}")
 
+_FORBIDDEN: Final = -9999.0
+"""vLLM's logprob of a token that could not come. Which of them fill up the best ones depends on how
+many the other requests of the step ask for: `torch.topk` of another count orders ties otherwise."""
+
 
 def settled(body: Json) -> Json:
     """The body without what differs between any two answers."""
     if isinstance(body, dict):
-        return {key: settled(value) for key, value in body.items() if key not in _OWN}
+        return {
+            key: _ranked(value) if _are_ranked(key, value) else settled(value)
+            for key, value in body.items()
+            if key not in _OWN
+        }
     if isinstance(body, list):
         return [settled(member) for member in body]
     return _OWN_IDS.sub("ID", body) if isinstance(body, str) else body
+
+
+def _are_ranked(key: str, value: Json) -> bool:
+    # The body of a response has the number that was asked for under this key.
+    return key == "top_logprobs" and isinstance(value, list)
+
+
+def _ranked(steps: list[Json]) -> list[Json]:
+    """The best tokens, of which those that could not come are counted only.
+
+    Args:
+        steps: of a chat, the tokens of one step; of a completion, of each step {token: logprob}.
+    """
+    return [
+        step if step is None else _rank(step) if "logprob" in step else _completed(step)
+        for step in steps
+    ]
+
+
+def _rank(token: dict[str, Any]) -> Json:
+    return {"logprob": _FORBIDDEN} if token["logprob"] == _FORBIDDEN else settled(token)
+
+
+def _completed(step: dict[str, float]) -> Json:
+    possible = {token: logprob for token, logprob in step.items() if logprob != _FORBIDDEN}
+    return {"possible": possible, "forbidden": len(step) - len(possible)}
 
 
 def folded(text: str) -> Json:

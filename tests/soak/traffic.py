@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -69,11 +70,13 @@ class Traffic:
             ) as session:
                 while goes_on():
                     way = self._draw.choice(ways)
+                    began = time.monotonic()
                     try:
                         status = await way(session)
                     except httpx.TransportError as error:
                         status = type(error).__name__
-                        self._fail(status, f"{error} in {way.__name__}")
+                        after_s = time.monotonic() - began
+                        self._fail(status, f"{way.__name__}, {after_s:.3f} s: {_chain(error)}")
                     self.outcome.statuses[status] += 1
 
         async with asyncio.TaskGroup() as group:
@@ -144,6 +147,15 @@ class Traffic:
         content = self._draw.choice(_GARBAGE)
         headers = {"content-type": "application/json"}
         return self._status(await session.post(CHAT, content=content, headers=headers), content)
+
+
+def _chain(error: BaseException | None) -> str:
+    """The error with those that it came of, the last of which the system names."""
+    causes = []
+    while error is not None:
+        causes.append(repr(error))
+        error = error.__cause__ or error.__context__
+    return " from ".join(causes)
 
 
 def _fails_in_vllm(body: dict[str, Any]) -> bool:
