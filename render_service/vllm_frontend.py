@@ -14,7 +14,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.lora.request import LoRARequest
 
-from render_service import vllm_prompt_embeds
+from render_service import vllm_processors, vllm_prompt_embeds
 from render_service.remote_engine import RemoteEngine
 from render_service.replicas import ReplicaPool
 from render_service.vllm_middleware import stack_left_unbuilt
@@ -30,6 +30,7 @@ def build_config(args: Namespace, replica: ServingInfo) -> VllmConfig:
         replica: what a generate replica says; the engine may have lowered `max_model_len`.
     """
     vllm_prompt_embeds.install()
+    vllm_processors.install()
     engine_args = AsyncEngineArgs.from_cli_args(args)
     engine_args.max_model_len = replica.max_model_len
     model_config = engine_args.create_model_config()
