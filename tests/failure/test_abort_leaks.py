@@ -37,8 +37,8 @@ BYTES_PER_REQUEST = 2048
 DESCRIPTORS = 6
 
 CACHES = (
-    # Full before the first quarter is over: it holds about 25 of the images below.
-    "--mm-processor-cache-gb=0.0003",
+    # Full before the first quarter is over: it holds about 8 of the images below.
+    "--mm-processor-cache-gb=0.0001",
 )
 ENGINE = (
     # A prefill of several steps.
