@@ -31,6 +31,10 @@ MAX_KERNEL_NUMBERS: Final = 2**20
 """4 MiB, so that the 32 kernels that vLLM keeps are at most 128 MiB. The largest for a rate that
 is in use, 11,025 Hz, has 291,200 with 16,000 Hz and 582,400 with 32,000 Hz."""
 
+PIECE_SAMPLES: Final = 2**20
+"""Of a long sound resampled to a rate that divides its own: for each place where the kernel lies,
+torch copies the samples below it, 14 times the sound, 1.7 GB for ten minutes at 48,000 Hz."""
+
 # Of torchaudio's Resample, as vLLM makes it.
 _ZERO_CROSSINGS: Final = 6
 _ROLLOFF: Final = 0.99
@@ -67,6 +71,8 @@ def resample(audio: Samples, *, orig_sr: float, target_sr: float) -> Samples:
     """
     rate, target = round(orig_sr), round(target_sr)
     if kernel_numbers(rate, target) <= MAX_KERNEL_NUMBERS:
+        if rate % target == 0:
+            return _in_pieces(audio, rate, target)
         own: Samples = resample_audio_torchaudio(audio, orig_sr=orig_sr, target_sr=target_sr)
         return own
     made = resample_audio_soxr(audio, orig_sr=orig_sr, target_sr=target_sr)
@@ -75,6 +81,22 @@ def resample(audio: Samples, *, orig_sr: float, target_sr: float) -> Samples:
     samples = np.zeros((*audio.shape[:-1], length), made.dtype)
     samples[..., : made.shape[-1]] = made
     return samples
+
+
+def _in_pieces(audio: Samples, rate: int, target: int) -> Samples:
+    """Resample to a rate that divides the sound's, to the numbers that the whole would give."""
+    stride = rate // target
+    piece = PIECE_SAMPLES // stride * stride
+    # As far as the kernel reaches on either side, and to where it would lie in the whole.
+    around = (_ZERO_CROSSINGS + 1) * stride
+    made = []
+    for begin in range(0, max(1, audio.shape[-1]), piece):
+        before = min(begin, around)
+        samples = resample_audio_torchaudio(
+            audio[..., begin - before : begin + piece + around], orig_sr=rate, target_sr=target
+        )
+        made.append(samples[..., before // stride : (before + piece) // stride])
+    return np.concatenate(made, axis=-1)
 
 
 def _resample_pyav(audio: Samples, *, orig_sr: float, target_sr: float) -> Samples:

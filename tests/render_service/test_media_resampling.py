@@ -19,6 +19,7 @@ from vllm.multimodal.media import audio as media_audio
 from vllm.multimodal.media.audio import load_audio, load_audio_pyav
 from vllm.multimodal.parse import MultiModalDataParser
 
+from render_service import vllm_media_resampling
 from render_service.media_rules import media_rules
 from render_service.settings import RenderSettings
 from render_service.vllm_media_connector import GuardedConnector, load_upload
@@ -26,6 +27,7 @@ from render_service.vllm_media_fetch import MediaSessions
 from render_service.vllm_media_resampling import (
     MAX_KERNEL_NUMBERS,
     MAX_SAMPLE_RATE,
+    PIECE_SAMPLES,
     install,
     kernel_numbers,
 )
@@ -112,7 +114,7 @@ def test_as_many_samples_as_by_vllm() -> None:
     for rate in (*ODD, *draw.integers(1_000, 768_000, 30).tolist()):
         if kernel_numbers(rate, 16_000) <= MAX_KERNEL_NUMBERS:
             continue
-        for count in (1, 2, *draw.integers(1, 20_000, 5).tolist()):
+        for count in (0, 1, 2, *draw.integers(1, 20_000, 5).tolist()):
             sound = draw.standard_normal((2, count)).astype(np.float32)
             expected = math.ceil(count * 16_000 / rate)
             assert resampled(sound[0], rate).shape == (expected,), (rate, count)
@@ -134,6 +136,24 @@ def test_what_is_kept_of_kernels() -> None:
     sizes = (kernel_numbers(rate, 16_000) for rate in range(1, MAX_SAMPLE_RATE + 1))
     worst = sorted(size for size in sizes if size <= MAX_KERNEL_NUMBERS)[-kept:]
     assert sum(worst) * 4 <= 128 * 2**20
+
+
+@pytest.mark.parametrize("rate", [32_000, 48_000, 96_000, 192_000, 768_000])
+def test_long_sounds_in_pieces(monkeypatch: pytest.MonkeyPatch, rate: int) -> None:
+    lengths = []
+
+    def recording(sound: Sound, **rates: float) -> Any:
+        lengths.append(sound.shape[-1])
+        return resample_audio_torchaudio(sound, **rates)
+
+    monkeypatch.setattr(vllm_media_resampling, "resample_audio_torchaudio", recording)
+    draw = np.random.default_rng(1)
+    for length in (1, 1_000, PIECE_SAMPLES + 1, 2 * PIECE_SAMPLES + 77_777):
+        sound = draw.standard_normal(length).astype(np.float32)
+        theirs = resample_audio_torchaudio(sound, orig_sr=rate, target_sr=16_000)
+        assert np.array_equal(resampled(sound, rate), theirs), length
+    assert len(lengths) == 1 + 1 + 2 + 3
+    assert max(lengths) < PIECE_SAMPLES * 1.001
 
 
 def of_rate(rate: int) -> bytes:
