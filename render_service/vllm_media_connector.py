@@ -25,6 +25,7 @@ from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector, Medi
 from vllm.multimodal.media.audio import load_audio
 from vllm.multimodal.media.connector import global_thread_pool
 
+from render_service import vllm_media_resampling
 from render_service.media_rules import MediaRules
 from render_service.vllm_media_fetch import GuardedConnection, MediaSessions
 from render_service.vllm_media_io import check_no_playlist, guarded
@@ -157,18 +158,19 @@ def install(rules: MediaRules) -> MediaSessions:
     sessions = MediaSessions(rules.addresses)
     connector = functools.partial(GuardedConnector, rules=rules, sessions=sessions)
     MEDIA_CONNECTOR_REGISTRY.register(VLLMS_OWN)(connector)
-    speech_serving.load_audio = _load_audio
+    speech_serving.load_audio = load_upload
+    vllm_media_resampling.install()
     _tell_vllm(rules)
     return sessions
 
 
-def _load_audio(path: Any, **options: Any) -> Any:
+def load_upload(path: Any, **options: Any) -> Any:
     """vLLM's reader of sounds that were uploaded, which no connector has seen."""
     try:
         check_no_playlist(path.getvalue())
+        return load_audio(path, **options)
     except InvalidRequest as error:
         raise VLLMValidationError(error.message, parameter="file") from error
-    return load_audio(path, **options)
 
 
 def _tell_vllm(rules: MediaRules) -> None:

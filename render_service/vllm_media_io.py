@@ -18,6 +18,7 @@ from vllm.multimodal.video import VideoLoader
 
 from render_service.media_playlists import is_playlist
 from render_service.media_rules import MediaRules
+from render_service.vllm_media_resampling import check_sample_rate
 from shared_protocol.errors import InvalidRequest, TandemError
 
 logger = logging.getLogger(__name__)
@@ -84,6 +85,15 @@ class GuardedMedia(MediaIO[Any]):
             )
 
 
+class GuardedSound(GuardedMedia):
+    """What reads sounds, at the rate that they have."""
+
+    def load_bytes(self, data: bytes) -> Any:
+        samples, rate = super().load_bytes(data)
+        check_sample_rate(rate)
+        return samples, rate
+
+
 @contextmanager
 def _reading(kind: str) -> Iterator[None]:
     """Say of an error that it was the client's file; each library has its own kinds of them."""
@@ -107,7 +117,7 @@ def guarded(reader: MediaIO[Any], rules: MediaRules) -> GuardedMedia:
         case ImageMediaIO():
             return make(kind="image", check=lambda data: _check_image(data, rules))
         case AudioMediaIO():
-            return make(kind="audio", check=check_no_playlist)
+            return GuardedSound("audio", reader, check_no_playlist, max_bytes=rules.max_bytes)
         case VideoMediaIO():
             reader.video_loader = _guarded_loader(reader.video_loader.__class__, rules)()
             reader.image_io = _guarded_frames(reader.image_io, rules)

@@ -17,9 +17,12 @@ from PIL import Image
 from vllm import envs
 from vllm.entrypoints.speech_to_text.base import serving as speech_serving
 from vllm.exceptions import VLLMValidationError
+from vllm.multimodal import audio
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
+from vllm.multimodal.media import audio as media_audio
 from vllm.multimodal.media.audio import load_audio
 
+from render_service import vllm_media_resampling
 from render_service.media_rules import MediaRules, media_rules
 from render_service.settings import RenderSettings
 from render_service.vllm_media_connector import VLLMS_OWN, GuardedConnector, install
@@ -348,6 +351,9 @@ def test_vllm_makes_the_connector_that_is_installed(monkeypatch: pytest.MonkeyPa
     registry = MEDIA_CONNECTOR_REGISTRY.name2class
     monkeypatch.setitem(registry, VLLMS_OWN, registry[VLLMS_OWN])
     monkeypatch.setattr(speech_serving, "load_audio", load_audio)
+    monkeypatch.setattr(audio, "resample_audio_torchaudio", audio.resample_audio_torchaudio)
+    for name in ("resample_audio_pyav", "load_audio_pyav"):
+        monkeypatch.setattr(media_audio, name, getattr(media_audio, name))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
     for name in ("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "VLLM_MAX_AUDIO_DECODE_DURATION_S"):
         monkeypatch.setenv(name, "100000")
@@ -367,6 +373,7 @@ def test_vllm_makes_the_connector_that_is_installed(monkeypatch: pytest.MonkeyPa
     assert speech_serving.load_audio(io.BytesIO(wav(1, 0.5, 16_000)), sr=16_000)
     with pytest.raises(VLLMValidationError, match="say where one is"):
         speech_serving.load_audio(io.BytesIO(PLAYLISTS["session"]), sr=16_000)
+    assert audio.resample_audio_torchaudio is vllm_media_resampling.resample
 
 
 @pytest.mark.filterwarnings("ignore")
