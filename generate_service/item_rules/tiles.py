@@ -169,7 +169,8 @@ def frames(embeds_per_frame: int, pixels: str, *, newline: int = 0) -> Rule:
 def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
     """DeepSeek-OCR-2: the whole picture, crops of it if there are several, and a separator.
 
-    vLLM takes crops that are all zeros for none.
+    vLLM takes crops for none if all of their numbers add up to 0, as those of a picture do that is
+    half black and half white.
     """
 
     def rows(item: ItemReader) -> int:
@@ -187,7 +188,7 @@ def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
             f"must have {wanted} crops, of the size that the processor makes",
         )
         if several:
-            item.demand_filled("images_crop")
+            item.demand_sum("images_crop")
         return embeds_whole + wanted * embeds_per_crop + 1
 
     return rows

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from generate_service.film_time import FilmTime, check_film_time
 from generate_service.item_admission import ItemLimits, MediaLimits, check_media
@@ -228,6 +229,12 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     "no frames": ("frames", {"film": ones(0, 3, 8, 8)}),
     "other number of crops": ("cropped", {"images_spatial_crop": integers([2, 2])}),
     "crops of zeros": ("cropped", {"images_crop": 0 * ones(6, 3, 4, 4)}),
+    "crops that add up to zero": (
+        "cropped",
+        {"images_crop": with_value(CROPPED, "images_crop", slice(3), -1)},
+    ),
+    "crops of numbers too small to add": ("cropped", {"images_crop": 1e-40 * ones(6, 3, 4, 4)}),
+    "crops of what is no number": ("cropped", {"images_crop": np.inf * ones(6, 3, 4, 4)}),
     "place named twice": (
         "placed patches",
         {"pixel_position_ids": with_value(PLACED, "pixel_position_ids", 3, [2, 0])},
@@ -288,6 +295,66 @@ def test_what_no_processor_makes_is_refused(name: str) -> None:
         rows(rule, elements | changes, sample=elements)
     assert caught.value.param is not None
     assert caught.value.param.startswith("item.")
+
+
+HALF_BLACK = torch.ones(2, 3, 64, 64)
+HALF_BLACK[0] = -1.0
+
+
+def with_pixel(place: int, value: float) -> torch.Tensor:
+    crops = HALF_BLACK.clone()
+    crops.view(-1)[place] = value
+    return crops
+
+
+def crop_rows(crops: torch.Tensor) -> int:
+    """Of two crops beside each other."""
+    name = str(crops.dtype).removeprefix("torch.")
+    data = TensorRef(name, tuple(crops.shape), crops.view(torch.uint8).numpy().tobytes())
+    elements = CROPPED | {"images_crop": data, "images_spatial_crop": integers([2, 1])}
+    sample = sample_of(CROPPED | {"images_crop": ones(0, 3, 64, 64)})
+    return tiles.cropped(16, 4)(ItemReader(item_of(elements), sample, "item"))
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "crops",
+    [
+        HALF_BLACK,
+        HALF_BLACK.flatten(2).transpose(0, 2).reshape(2, 3, 64, 64),
+        HALF_BLACK * (103 / 255),
+        # Not of 0, but torch loses what is more.
+        with_pixel(0, -1.0 + 1e-5),
+    ],
+)
+def test_crops_that_vllm_takes_for_none(crops: torch.Tensor, dtype: torch.dtype) -> None:
+    assert torch.sum(crops.to(dtype)).item() == 0
+    with pytest.raises(InvalidRequest, match="add up to 0"):
+        crop_rows(crops.to(dtype))
+
+
+def test_crops_that_another_device_may_take_for_none() -> None:
+    # It depends on the place of the pixel whether torch, on this one, loses what is more than 0.
+    crops = with_pixel(5000, -1.0 + 1e-5)
+    assert torch.sum(crops).item() != 0
+    with pytest.raises(InvalidRequest, match="add up to 0"):
+        crop_rows(crops)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "crops",
+    [
+        with_pixel(0, 1.0),
+        torch.cat([torch.zeros(1, 3, 64, 64), torch.full((1, 3, 64, 64), -1 / 255)]),
+    ],
+)
+def test_crops_that_vllm_encodes(crops: torch.Tensor, dtype: torch.dtype) -> None:
+    assert torch.sum(crops.to(dtype)).item() != 0
+    assert crop_rows(crops.to(dtype)) == 16 + 2 * 4 + 1
 
 
 def features(item: MultiModalItem, place: PlaceholderRange, *, items: int = 1) -> Features:
