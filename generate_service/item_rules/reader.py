@@ -58,12 +58,17 @@ class ItemReader:
 
     def fixed_size(self, key: str, axis: int) -> None:
         """Demand, along `axis`, the size that this model's processor always makes."""
+        shape, usual = self.shape(key), self.usual_size(key, axis)
+        self.demand(
+            shape[axis] == usual,
+            key,
+            f"is {list(shape)}, it must have {usual} along dimension {axis}",
+        )
+
+    def usual_size(self, key: str, axis: int) -> int:
+        """Return the size that the sample of this model's processor has along `axis`."""
         sample = self._sample[key].data
-        shape = self.shape(key)
-        if isinstance(sample, SampleTensor) and shape[axis] != sample.shape[axis]:
-            self.refuse(
-                key, f"is {list(shape)}, it must have {sample.shape[axis]} along dimension {axis}"
-            )
+        return sample.shape[axis] if isinstance(sample, SampleTensor) else self.shape(key)[axis]
 
     def same_sizes(self, key: str, start: int) -> bool:
         """Whether the sizes from `start` on are those that the processor makes."""
