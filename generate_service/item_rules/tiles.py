@@ -190,7 +190,8 @@ def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
     """DeepSeek-OCR-2: the whole picture, crops of it if there are several, and a separator.
 
     vLLM takes crops for none if all of their numbers add up to 0, as those of a picture do that is
-    half black and half white.
+    half black and half white. It counts positions for the published sizes, also of a request that
+    chooses others (`base_size`, `image_size`), whose rows would not fit them.
     """
 
     def rows(item: ItemReader) -> int:

@@ -175,6 +175,23 @@ def test_a_sound_longer_than_the_model_listens(loop: asyncio.AbstractEventLoop) 
             assert not differences(prompt, door.enter(wire, encoding))
 
 
+@pytest.mark.parametrize(
+    ("options", "rows_made"),
+    [({"base_size": 768}, 144 + 2 * 144 + 1), ({"image_size": 1024}, 256 + 2 * 256 + 1)],
+)
+def test_sizes_for_which_vllm_counts_wrong(
+    options: dict[str, int], rows_made: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    flags = (*COMMON_FLAGS, "--trust-request-mm-kwargs")
+    opened = loop.run_until_complete(Door.open(checkpoint("deepseek_ocr2"), *flags))
+    with contextlib.closing(opened) as door:
+        asked = chat("image", [image_part(1, 2000, 1000)]) | {"mm_processor_kwargs": options}
+        prompt, wire = loop.run_until_complete(door.render(asked))
+        assert prompt["mm_placeholders"]["image"][0].get_num_embeds() != rows_made
+        with pytest.raises(InvalidRequest):
+            door.enter(wire, "binary")
+
+
 @pytest.mark.parametrize("name", ["gemma4", "qwen3_vl", "qwen3_5"])
 def test_a_film_of_hours(name: str, loop: asyncio.AbstractEventLoop) -> None:
     film = video_part(1, 12, 64, 64, rate=Fraction(1, 3600))
