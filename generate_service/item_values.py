@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from generate_service.film_time import STEP
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.items import NestedTensor, supplied_key
 from shared_protocol.request import GenerateRequest
 from shared_protocol.tensors import TensorRef
 
 MAX_ITEM_VALUE: Final = 1e4
-"""Beyond what processors make: pixels are within 255, waveforms and log-mel features within 100,
-times are seconds."""
+"""Beyond what processors make: pixels are within 255, waveforms and log-mel features within 100."""
 
 # Without its sign a float is ordered as the integer of the same bits; infinity and NaN come last.
 _UNSIGNED: Final[dict[str, np.dtype[Any]]] = {
@@ -42,8 +42,8 @@ def check_values(request: GenerateRequest, *, dtype: str) -> None:
 
     Raises:
         InvalidRequest: with ``param`` naming the tensor that holds NaN, infinity, a number that is
-            too large for the model or, where a processor should have made it, one beyond
-            `MAX_ITEM_VALUE`.
+            too large for the model or, where a processor should have made it and a model computes
+            with it, one beyond `MAX_ITEM_VALUE`.
     """
     largest = _LARGEST.get(dtype, math.inf)
     if request.prompt_embeds is not None:
@@ -53,9 +53,14 @@ def check_values(request: GenerateRequest, *, dtype: str) -> None:
     for modality, items in items_of.items():
         for index, item in enumerate(items):
             for key, element in ({} if item is None else item.elements).items():
-                limit = largest if key == supplied_key(modality) else MAX_ITEM_VALUE
+                param = f"features.kwargs_data.{modality}[{index}].{key}"
+                supplied = key == supplied_key(modality)
                 for number in _numbers(element.data):
-                    _check(number, limit, f"features.kwargs_data.{modality}[{index}].{key}")
+                    # Plain numbers are sizes and the times of a film, which may be of a day or a
+                    # year; no model computes with them. Steps of time are made whole positions.
+                    told = key == STEP or not isinstance(number, TensorRef)
+                    limit = math.inf if told else largest if supplied else MAX_ITEM_VALUE
+                    _check(number, limit, param)
 
 
 def _numbers(data: NestedTensor | None) -> Iterator[TensorRef | float]:
@@ -67,10 +72,10 @@ def _numbers(data: NestedTensor | None) -> Iterator[TensorRef | float]:
 
 
 def _check(number: TensorRef | float, limit: float, param: str) -> None:
-    within = _within(number, limit) if isinstance(number, TensorRef) else abs(number) <= limit
+    within = _within(number, limit) if isinstance(number, TensorRef) else math.isfinite(number)
     if not within:
-        wanted = f"finite, and between -{limit:g} and {limit:g}"
-        raise InvalidRequest(f"{param}: its numbers must be {wanted}", param=param)
+        bounds = "" if math.isinf(limit) else f", and between -{limit:g} and {limit:g}"
+        raise InvalidRequest(f"{param}: its numbers must be finite{bounds}", param=param)
 
 
 def _within(tensor: TensorRef, limit: float) -> bool:

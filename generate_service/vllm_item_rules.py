@@ -3,13 +3,18 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from transformers.models.gemma4.image_processing_gemma4 import _SUPPORTED_SOFT_TOKENS
 from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+from vllm import envs
 from vllm.multimodal.processing import BaseProcessingInfo
 
 from generate_service.item_rules import grids, nemotron, positions, sounds, tiles
 from generate_service.item_rules.reader import Rule
+
+_FRAMES_PER_SECOND: Final = 100
+"""Of spectra, in the models here."""
 
 Rules = Mapping[str, Rule]
 """By modality."""
@@ -44,8 +49,9 @@ def _gemma3n(info: Any) -> Rules:
 def _gemma4(info: Any) -> Rules:
     vision = info.get_hf_config().vision_config
     places = (vision.pooling_kernel_size, vision.position_embedding_size)
+    padded = {tokens * vision.pooling_kernel_size**2 for tokens in _SUPPORTED_SOFT_TOKENS}
     return {
-        "image": positions.placed_patches(*places),
+        "image": positions.placed_patches(*places, padded=padded),
         "video": positions.placed_frames(*places),
         "audio": sounds.masked_spectrum(
             sounds.halved_twice, most=int(info.get_hf_processor().audio_seq_length)
@@ -122,10 +128,16 @@ def _qwen3_asr(_: Any) -> Rules:
     return {"audio": _qwen_audio(sounds.qwen3)}
 
 
-def _moss_audio(_: Any) -> Rules:
+def _moss_audio(info: Any) -> Rules:
+    # Padded as the longest sound of the request that brought it to the processor's cache, which may
+    # have been too long for the model, but not for vLLM's fetching of media.
+    padded = max(
+        8 * info.ctx.model_config.max_model_len,
+        _FRAMES_PER_SECOND * envs.VLLM_MAX_AUDIO_DECODE_DURATION_S,
+    )
     return {
         "audio": sounds.measured_spectrum(
-            sounds.halved_thrice, "audio_data", "audio_data_seqlens", padded=True
+            sounds.halved_thrice, "audio_data", "audio_data_seqlens", padded=padded
         )
     }
 

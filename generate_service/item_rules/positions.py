@@ -1,5 +1,6 @@
 """Gemma 4's images and videos: patches with their places in a picture, padded at the end."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,24 +11,31 @@ from generate_service.item_rules.reader import ItemReader, Rule
 _PADDING = -1
 
 
-def placed_patches(pooling: int, most_positions: int) -> Rule:
+def placed_patches(pooling: int, most_positions: int, *, padded: Collection[int]) -> Rule:
     """One picture.
 
     Args:
         pooling: side of the square of patches that becomes one embedding.
         most_positions: the encoder knows places from 0 to this, along each side.
+        padded: numbers of patches that the processor pads to. The encoder attends over padding.
     """
 
     def rows(item: ItemReader) -> int:
         patches = item.count("pixel_values")
         places = _places(item, "pixel_position_ids", (patches, 2))
-        return _picture(item, "pixel_position_ids", places, pooling, most_positions)
+        embeds = _picture(item, "pixel_position_ids", places, pooling, most_positions)
+        item.demand(
+            patches in padded or patches == embeds * pooling**2,
+            "pixel_values",
+            f"is padded to {patches} patches, the processor pads to one of {sorted(padded)}",
+        )
+        return embeds
 
     return rows
 
 
 def placed_frames(pooling: int, most_positions: int) -> Rule:
-    """A film of pictures of one size."""
+    """A film of pictures of one size, padded to as many patches as the processor always pads to."""
 
     def rows(item: ItemReader) -> int:
         pixels = "pixel_values_videos"
@@ -39,6 +47,11 @@ def placed_frames(pooling: int, most_positions: int) -> Rule:
         )
         places = _places(item, key, (frames, patches, 2))
         embeds = [_picture(item, key, frame, pooling, most_positions) for frame in places]
+        item.demand(
+            item.same_sizes(pixels, 1) or all(count * pooling**2 == patches for count in embeds),
+            pixels,
+            f"is padded to {patches} patches, which the processor does not pad to",
+        )
         item.demand(
             item.integers("video_num_soft_tokens") == embeds,
             "video_num_soft_tokens",

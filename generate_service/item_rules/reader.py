@@ -12,6 +12,10 @@ from shared_protocol.errors import InvalidRequest
 from shared_protocol.items import MultiModalItem, NestedTensor
 from shared_protocol.tensors import TensorRef
 
+_MOST_ROUNDING: Final = 2.0**-16
+"""Of a sum of float32, relative to its numbers without their signs: 2**-24 for each addition that a
+number goes through. In torch those are no more than 256, in whatever order a device adds."""
+
 _INTEGER_DTYPES: Final = ("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64")
 
 
@@ -54,12 +58,17 @@ class ItemReader:
 
     def fixed_size(self, key: str, axis: int) -> None:
         """Demand, along `axis`, the size that this model's processor always makes."""
+        shape, usual = self.shape(key), self.usual_size(key, axis)
+        self.demand(
+            shape[axis] == usual,
+            key,
+            f"is {list(shape)}, it must have {usual} along dimension {axis}",
+        )
+
+    def usual_size(self, key: str, axis: int) -> int:
+        """Return the size that the sample of this model's processor has along `axis`."""
         sample = self._sample[key].data
-        shape = self.shape(key)
-        if isinstance(sample, SampleTensor) and shape[axis] != sample.shape[axis]:
-            self.refuse(
-                key, f"is {list(shape)}, it must have {sample.shape[axis]} along dimension {axis}"
-            )
+        return sample.shape[axis] if isinstance(sample, SampleTensor) else self.shape(key)[axis]
 
     def same_sizes(self, key: str, start: int) -> bool:
         """Whether the sizes from `start` on are those that the processor makes."""
@@ -99,10 +108,7 @@ class ItemReader:
                 self.refuse(key, "must be a number")
             return float(data)
         self.demand(math.prod(data.shape) == 1, key, "must be one number")
-        if data.dtype == "bfloat16":
-            # The upper half of a float32.
-            return float(np.frombuffer(b"\0\0" + bytes(data.data), dtype="<f4")[0])
-        return float(np.frombuffer(data.data, dtype=data.dtype)[0])
+        return float(_numbers(data)[0])
 
     def array(self, key: str) -> NDArray[Any]:
         """Return an integer tensor, without copying it."""
@@ -129,6 +135,14 @@ class ItemReader:
         )
         self.demand(bool(parts.any(axis=1).all()), key, "has a part that is all zeros")
 
+    def demand_sum(self, key: str) -> None:
+        """Demand that the numbers of a tensor do not add up to 0, not even through rounding."""
+        numbers = _numbers(self._tensor(key))
+        with np.errstate(invalid="ignore"):
+            total = abs(numbers.sum(dtype=np.float64))
+        most = _MOST_ROUNDING * max(1.0, np.abs(numbers).sum(dtype=np.float64))
+        self.demand(bool(total > most), key, "has numbers that add up to 0")
+
     def _integers(self, tensor: TensorRef, key: str) -> NDArray[Any]:
         self.demand(tensor.dtype in _INTEGER_DTYPES, key, "must be whole numbers")
         self.demand(tensor.nbytes > 0, key, "is empty")
@@ -153,6 +167,14 @@ class ItemReader:
         if element is None or element.data is None:
             self.refuse(key, "is missing")
         return element.data
+
+
+def _numbers(tensor: TensorRef) -> NDArray[Any]:
+    if tensor.dtype == "bfloat16":
+        # Those are the upper halves of float32.
+        halves = np.frombuffer(tensor.data, dtype="<u2")
+        return (halves.astype("<u4") << 16).view("<f4")
+    return np.frombuffer(tensor.data, dtype=tensor.dtype)
 
 
 def _flattened(data: NestedTensor) -> list[TensorRef | int | float]:

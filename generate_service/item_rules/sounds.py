@@ -34,12 +34,12 @@ def qwen3(length: int) -> int:
 
 
 def measured_spectrum(
-    shortening: Shortening, spectrum: str, length: str, *, padded: bool = False
+    shortening: Shortening, spectrum: str, length: str, *, padded: int = 0
 ) -> Rule:
     """A spectrum of ``[bands, frames]`` beside the number of its frames.
 
     Args:
-        padded: whether it may be longer, as the longest of the request.
+        padded: frames up to which it may be padded, as the longest of a request is no longer.
     """
 
     def rows(item: ItemReader) -> int:
@@ -47,7 +47,7 @@ def measured_spectrum(
         frames = item.integer(length)
         given = item.shape(spectrum)[-1]
         item.demand(
-            given == frames or (padded and given > frames),
+            given == frames or frames < given <= padded,
             length,
             f"is {frames}, {spectrum} has {given} frames",
         )
@@ -84,14 +84,13 @@ def counted_spectrum(shortening: Shortening, spectrum: str, count: str) -> Rule:
 
 
 def masked_spectrum(shortening: Shortening, *, most: int) -> Rule:
-    """Gemma 4: frames, of which those that a mask begins with are heard.
+    """Gemma 4: frames, beside a mask.
 
     Of a longer sound the engine takes the first `most` of the embeddings that it makes.
     """
 
     def rows(item: ItemReader) -> int:
-        _padded_frames(item)
-        return min(most, shortening(item.prefix("input_features_mask")))
+        return min(most, shortening(_heard_frames(item)))
 
     return rows
 
@@ -100,17 +99,20 @@ def padded_sound(embeds: int) -> Rule:
     """Gemma 3n: as many for a sound of any length, which the model cuts or fills up."""
 
     def rows(item: ItemReader) -> int:
-        _padded_frames(item)
-        item.prefix("input_features_mask")
+        _heard_frames(item)
         return embeds
 
     return rows
 
 
-def _padded_frames(item: ItemReader) -> None:
+def _heard_frames(item: ItemReader) -> int:
+    """Demand a mask that is true for each frame: vLLM cuts off what its processors have padded."""
     frames = item.count("input_features_padded")
     key = "input_features_mask"
     item.demand(item.shape(key) == (frames,), key, f"must be [{frames}]")
+    heard = item.prefix(key)
+    item.demand(heard == frames, key, f"has {heard} true entries, it must have {frames}")
+    return frames
 
 
 def waveform(embeds: Shortening) -> Rule:

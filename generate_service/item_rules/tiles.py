@@ -11,6 +11,13 @@ PIXELS = "pixel_values"
 _PHI3_TILE = 336
 _PHI3_TILE_SIDE = 12
 
+_LFM2_PATCHES = 1024
+"""In a padded tile of the published models."""
+
+_LFM2_RANGE = 4
+"""A single tile may hold twice as many pixels as fill it, of half the height that it is lifted to:
+so many times the patches of a padded one."""
+
 
 def one_size(embeds: int, pixels: str = PIXELS) -> Rule:
     """An item of fixed size that yields a fixed number: Gemma 3n's images."""
@@ -86,17 +93,16 @@ def _demand_rectangles(item: ItemReader) -> None:
 
 
 def shaped_tiles(downsampling: int) -> Rule:
-    """LFM2-VL: tiles of patches, padded to one length, with the sides of each in patches."""
+    """LFM2-VL: tiles of patches, padded to one length, with the sides of each in patches.
+
+    Clients choose the length with `max_image_tokens`, and a picture that is 1 pixel high may have
+    more patches. The model cuts the padding off, but vLLM pads all tiles of a step to the longest.
+    """
 
     def rows(item: ItemReader) -> int:
         tiles = item.count("spatial_shapes")
         item.demand(item.integer("num_patches") == tiles, "num_patches", f"must be {tiles}")
-        pixels = item.shape(PIXELS)
-        item.demand(
-            pixels[0] == tiles and item.same_sizes(PIXELS, 1),
-            PIXELS,
-            f"must have {tiles} tiles, of patches as many as the processor makes",
-        )
+        patches = _padded_tiles(item, tiles)
         shapes = item.array("spatial_shapes").tolist()
         for height, width in shapes:
             item.demand(
@@ -104,14 +110,28 @@ def shaped_tiles(downsampling: int) -> Rule:
                 and width > 0
                 and height % downsampling == 0
                 and width % downsampling == 0
-                and height * width <= pixels[1],
+                and height * width <= patches,
                 "spatial_shapes",
                 f"has [{height}, {width}], which must be multiples of {downsampling} and at most "
-                f"{pixels[1]} patches",
+                f"{patches} patches",
             )
         return sum(height * width // downsampling**2 for height, width in shapes)
 
     return rows
+
+
+def _padded_tiles(item: ItemReader, tiles: int) -> int:
+    """Demand tiles that cannot make many times what they hold of a step's; return their length."""
+    item.fixed_size(PIXELS, 2)
+    given, patches, _ = item.shape(PIXELS)
+    usual = item.usual_size(PIXELS, 1)
+    least, most = usual // _LFM2_RANGE, max(usual * _LFM2_RANGE, _LFM2_PATCHES)
+    item.demand(
+        given == tiles and least <= patches <= most,
+        PIXELS,
+        f"must have {tiles} tiles, of {least} to {most} patches",
+    )
+    return patches
 
 
 def anyres_tiles(
@@ -169,7 +189,9 @@ def frames(embeds_per_frame: int, pixels: str, *, newline: int = 0) -> Rule:
 def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
     """DeepSeek-OCR-2: the whole picture, crops of it if there are several, and a separator.
 
-    vLLM takes crops that are all zeros for none.
+    vLLM takes crops for none if all of their numbers add up to 0, as those of a picture do that is
+    half black and half white. It counts positions for the published sizes, also of a request that
+    chooses others (`base_size`, `image_size`), whose rows would not fit them.
     """
 
     def rows(item: ItemReader) -> int:
@@ -187,7 +209,7 @@ def cropped(embeds_whole: int, embeds_per_crop: int) -> Rule:
             f"must have {wanted} crops, of the size that the processor makes",
         )
         if several:
-            item.demand_filled("images_crop")
+            item.demand_sum("images_crop")
         return embeds_whole + wanted * embeds_per_crop + 1
 
     return rows

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from generate_service.film_time import FilmTime, check_film_time
 from generate_service.item_admission import ItemLimits, MediaLimits, check_media
@@ -111,7 +112,7 @@ SPECTRUM: Elements = {"spectrum": ones(8, 230), "length": integers(230)}
 COUNTED: Elements = {"spectrum": ones(230, 8), "count": integers(29)}
 HEARD: Elements = {
     "input_features_padded": ones(99, 8),
-    "input_features_mask": np.arange(99) < 97,
+    "input_features_mask": np.arange(99) < 99,
 }
 PICTURE: Elements = {
     "pixel_values_flat": ones(3, 64, 96),
@@ -138,6 +139,8 @@ CROPPED: Elements = {
 GRID_RULE = grids.grid(2, "pixel_values", "image_grid_thw")
 SPECTRUM_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length")
 
+PADDED_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length", padded=400)
+PLACED_RULE = positions.placed_patches(2, 100, padded={36, 72})
 MASKED_RULE = sounds.masked_frames(SPECTRUM_RULE, "spectrum", "mask")
 
 
@@ -155,9 +158,20 @@ RULES: Mapping[str, tuple[Rule, Elements, int]] = {
     "one size": (tiles.one_size(256), {"pixel_values": ones(3, 8, 8)}, 256),
     "frames": (tiles.frames(9, "film", newline=1), {"film": ones(5, 3, 8, 8)}, 46),
     "cropped": (tiles.cropped(16, 4), CROPPED, 16 + 24 + 1),
-    "placed patches": (positions.placed_patches(2, 100), PLACED, 6),
+    "placed patches": (PLACED_RULE, PLACED, 6),
+    "placed patches without padding": (
+        PLACED_RULE,
+        {"pixel_values": ones(24, 5), "pixel_position_ids": raster(6, 4, 24)},
+        6,
+    ),
     "placed frames": (positions.placed_frames(2, 100), FILM, 12),
     "spectrum": (SPECTRUM_RULE, SPECTRUM, 30),
+    "padded spectrum": (PADDED_RULE, SPECTRUM | {"spectrum": ones(8, 400)}, 30),
+    "spectrum longer than those that are padded": (
+        PADDED_RULE,
+        {"spectrum": ones(8, 500), "length": integers(500)},
+        65,
+    ),
     "masked frames": (MASKED_RULE, SPECTRUM | {"mask": np.arange(300) < 230}, 30),
     "mask of floats": (MASKED_RULE, SPECTRUM | {"mask": ones(230)}, 30),
     "film with words": (nemotron.narrated_film(32, worded), WORDED, 4 * 6 + 5),
@@ -228,6 +242,12 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     "no frames": ("frames", {"film": ones(0, 3, 8, 8)}),
     "other number of crops": ("cropped", {"images_spatial_crop": integers([2, 2])}),
     "crops of zeros": ("cropped", {"images_crop": 0 * ones(6, 3, 4, 4)}),
+    "crops that add up to zero": (
+        "cropped",
+        {"images_crop": with_value(CROPPED, "images_crop", slice(3), -1)},
+    ),
+    "crops of numbers too small to add": ("cropped", {"images_crop": 1e-40 * ones(6, 3, 4, 4)}),
+    "crops of what is no number": ("cropped", {"images_crop": np.inf * ones(6, 3, 4, 4)}),
     "place named twice": (
         "placed patches",
         {"pixel_position_ids": with_value(PLACED, "pixel_position_ids", 3, [2, 0])},
@@ -271,13 +291,42 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
         "placed frames",
         {"pixel_values_videos": ones(2, 36, 6)},
     ),
-    "tiles padded to another length": ("shaped tiles", {"pixel_values": ones(2, 65, 6)}),
+    "patches of tiles of another width": ("shaped tiles", {"pixel_values": ones(2, 64, 7)}),
+    "other number of shaped tiles": ("shaped tiles", {"pixel_values": ones(3, 64, 6)}),
+    "tiles that are padded to too much": ("shaped tiles", {"pixel_values": ones(2, 1025, 6)}),
+    "tiles that are too small": (
+        "shaped tiles",
+        {"pixel_values": ones(2, 15, 6), "spatial_shapes": integers([[2, 2], [4, 2]])},
+    ),
+    "picture that is padded to too much": (
+        "placed patches",
+        {"pixel_values": ones(108, 5), "pixel_position_ids": raster(6, 4, 108)},
+    ),
+    "frames that are padded to too much": (
+        "placed frames",
+        {
+            "pixel_values_videos": ones(2, 72, 5),
+            "pixel_position_ids_videos": np.stack([raster(6, 4, 72)] * 2),
+        },
+    ),
+    "spectrum that is padded to too much": ("padded spectrum", {"spectrum": ones(8, 401)}),
+    "sound that is padded": ("masked spectrum", {"input_features_mask": np.arange(99) < 98}),
+    "sound of as many embeddings that is padded": (
+        "padded sound",
+        {"input_features_mask": np.arange(99) < 98},
+    ),
     "crops of another size": ("cropped", {"images_crop": ones(6, 3, 4, 5)}),
     "bands of another processor": ("spectrum", {"spectrum": ones(9, 230)}),
     "mask of more frames": ("masked frames", {"mask": np.arange(300) < 231}),
     "mask of fewer frames": ("mask of floats", {"mask": ones(229)}),
     "other number of clips": ("clips", {"audio_num_clips": integers(3)}),
 }
+
+
+@pytest.mark.parametrize("patches", [16, 48, 65, 256, 1024])
+def test_tiles_of_patches_of_other_lengths(patches: int) -> None:
+    shapes = {"pixel_values": ones(2, patches, 6), "spatial_shapes": integers([[4, 4], [2, 4]])}
+    assert rows(tiles.shaped_tiles(2), SHAPED | shapes, sample=SHAPED) == 6
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -288,6 +337,66 @@ def test_what_no_processor_makes_is_refused(name: str) -> None:
         rows(rule, elements | changes, sample=elements)
     assert caught.value.param is not None
     assert caught.value.param.startswith("item.")
+
+
+HALF_BLACK = torch.ones(2, 3, 64, 64)
+HALF_BLACK[0] = -1.0
+
+
+def with_pixel(place: int, value: float) -> torch.Tensor:
+    crops = HALF_BLACK.clone()
+    crops.view(-1)[place] = value
+    return crops
+
+
+def crop_rows(crops: torch.Tensor) -> int:
+    """Of two crops beside each other."""
+    name = str(crops.dtype).removeprefix("torch.")
+    data = TensorRef(name, tuple(crops.shape), crops.view(torch.uint8).numpy().tobytes())
+    elements = CROPPED | {"images_crop": data, "images_spatial_crop": integers([2, 1])}
+    sample = sample_of(CROPPED | {"images_crop": ones(0, 3, 64, 64)})
+    return tiles.cropped(16, 4)(ItemReader(item_of(elements), sample, "item"))
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "crops",
+    [
+        HALF_BLACK,
+        HALF_BLACK.flatten(2).transpose(0, 2).reshape(2, 3, 64, 64),
+        HALF_BLACK * (103 / 255),
+        # Not of 0, but torch loses what is more.
+        with_pixel(0, -1.0 + 1e-5),
+    ],
+)
+def test_crops_that_vllm_takes_for_none(crops: torch.Tensor, dtype: torch.dtype) -> None:
+    assert torch.sum(crops.to(dtype)).item() == 0
+    with pytest.raises(InvalidRequest, match="add up to 0"):
+        crop_rows(crops.to(dtype))
+
+
+def test_crops_that_another_device_may_take_for_none() -> None:
+    # It depends on the place of the pixel whether torch, on this one, loses what is more than 0.
+    crops = with_pixel(5000, -1.0 + 1e-5)
+    assert torch.sum(crops).item() != 0
+    with pytest.raises(InvalidRequest, match="add up to 0"):
+        crop_rows(crops)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "crops",
+    [
+        with_pixel(0, 1.0),
+        torch.cat([torch.zeros(1, 3, 64, 64), torch.full((1, 3, 64, 64), -1 / 255)]),
+    ],
+)
+def test_crops_that_vllm_encodes(crops: torch.Tensor, dtype: torch.dtype) -> None:
+    assert torch.sum(crops.to(dtype)).item() != 0
+    assert crop_rows(crops.to(dtype)) == 16 + 2 * 4 + 1
 
 
 def features(item: MultiModalItem, place: PlaceholderRange, *, items: int = 1) -> Features:

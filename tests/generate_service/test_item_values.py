@@ -68,10 +68,28 @@ def test_numbers_without_a_tensor_and_in_lists() -> None:
     check_values(with_item(None))
     check_values(with_item(TensorRef("int64", (1,), (2**62).to_bytes(8, "little"))))
     too_large = tensor("float32", 1e20)
-    many: list[NestedTensor] = [1e308, -math.inf, [0.5, [math.nan]], [too_large]]
+    many: list[NestedTensor] = [-math.inf, [0.5, [math.nan]], [too_large]]
     for wrong in many:
         with pytest.raises(InvalidRequest):
             check_values(with_item(wrong))
+
+
+def test_times_of_a_long_film() -> None:
+    """They are words of a prompt, or made positions, which have a bound of their own."""
+    check_values(with_item([0.0, 86_400.0, 3.2e7], modality="video", key="timestamps"))
+    for dtype in FLOATS:
+        step = tensor(dtype, 20_000.0)
+        check_values(with_item(step, modality="video", key="second_per_grid_ts"))
+        with pytest.raises(InvalidRequest, match="between -10000 and 10000"):
+            check_values(with_item(step, modality="video", key="pixel_values_videos"))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_times_are_finite(number: float) -> None:
+    many: list[NestedTensor] = [[0.5, number], number, tensor("float32", number)]
+    for wrong in many:
+        with pytest.raises(InvalidRequest, match=r"its numbers must be finite$"):
+            check_values(with_item(wrong, modality="video", key="second_per_grid_ts"))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

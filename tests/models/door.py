@@ -14,6 +14,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.sampling_params import SamplingParams
 
 from generate_service.admission import ModelLimits, admit
+from generate_service.item_values import check_values
 from generate_service.vllm_media_limits import media_limits
 from generate_service.vllm_request import decode_request
 from render_service import vllm_frontend
@@ -78,7 +79,9 @@ class Door:
         """Return the engine input that a replica would make of `wire`."""
         encode, decode = ENCODINGS[encoding]
         received = decode(bytearray(encode(wire)))
-        admitted = admit(received, self._limits())
+        limits = self._limits()
+        admitted = admit(received, limits)
+        check_values(admitted, dtype=limits.dtype)
         return decode_request(admitted, default_max_tokens=16).prompt
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ class Door:
             vocab_size=model.get_vocab_size(),
             hidden_size=model.get_hidden_size(),
             max_model_len=model.max_model_len,
-            dtype="float32",
+            dtype=str(model.dtype).removeprefix("torch."),
             enable_prompt_embeds=model.enable_prompt_embeds,
             media=self.media,
             generates=True,

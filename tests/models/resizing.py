@@ -1,11 +1,12 @@
-"""Requests one of whose tensors has another size than the model's processor gave it."""
+"""Requests whose tensors have another size than the model's processor gave them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shared_protocol.items import MultiModalItem, NestedTensor
 from shared_protocol.request import GenerateRequest
@@ -40,6 +41,34 @@ def resized_tensors(request: GenerateRequest) -> Iterator[Resized]:
                 yield Resized(msgspec.structs.replace(request, features=replaced), key, axis)
 
 
+def padded(request: GenerateRequest, axes: Mapping[str, int], *, times: int) -> GenerateRequest:
+    """Return `request`, of one item, with tensors that are so many times as long.
+
+    Args:
+        axes: by key of an element, the dimension along which it is padded: with 0, places with -1.
+    """
+    features = request.features
+    assert features is not None
+    assert features.kwargs_data is not None
+    ((modality, (item,)),) = features.kwargs_data.items()
+    assert item is not None
+    elements = dict(item.elements)
+    for key, axis in axes.items():
+        data = elements[key].data
+        assert isinstance(data, TensorRef)
+        longer = _padded(data, axis, times, 0xFF if "position" in key else 0)
+        elements[key] = msgspec.structs.replace(elements[key], data=longer)
+    replaced = msgspec.structs.replace(features, kwargs_data={modality: [MultiModalItem(elements)]})
+    return msgspec.structs.replace(request, features=replaced)
+
+
+def _padded(tensor: TensorRef, axis: int, times: int, byte: int) -> TensorRef:
+    values = _bytes(tensor)
+    widths = [(0, (times - 1) * size if axis == of else 0) for of, size in enumerate(values.shape)]
+    longer = np.pad(values, widths, constant_values=byte)
+    return TensorRef(tensor.dtype, longer.shape[:-1], longer.tobytes())
+
+
 def _resized_items(item: MultiModalItem) -> Iterator[tuple[str, int, MultiModalItem]]:
     for key, element in item.elements.items():
         for axis, data in _resized_data(element.data):
@@ -62,7 +91,11 @@ def _resized_data(data: NestedTensor | None) -> Iterator[tuple[int, NestedTensor
 
 
 def _taken(tensor: TensorRef, axis: int, places: list[int]) -> TensorRef:
-    width = tensor.nbytes // math.prod(tensor.shape)
-    values = np.frombuffer(tensor.data, dtype=np.uint8).reshape(*tensor.shape, width)
-    taken = np.take(values, places, axis)
+    taken = np.take(_bytes(tensor), places, axis)
     return TensorRef(tensor.dtype, taken.shape[:-1], taken.tobytes())
+
+
+def _bytes(tensor: TensorRef) -> NDArray[np.uint8]:
+    """Those of each number along one more dimension: numpy does not know all dtypes."""
+    width = tensor.nbytes // math.prod(tensor.shape)
+    return np.frombuffer(tensor.data, dtype=np.uint8).reshape(*tensor.shape, width)

@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import io
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from vllm.inputs import ExplicitEncoderDecoderPrompt
 
 from shared_protocol.errors import InvalidRequest
@@ -13,9 +17,10 @@ from tests.checkpoints import checkpoint
 from tests.models.counts import door_counts
 from tests.models.door import ENCODINGS, Door, differences, placeholder
 from tests.models.families import COMMON_FLAGS, FAMILIES, chat, media_chats
-from tests.models.media import audio_part, samples
-from tests.models.resizing import resized_tensors
+from tests.models.media import Part, audio_part, image_part, samples, video_part
+from tests.models.resizing import padded, resized_tensors
 from tests.models.supplied_media import encoded, rows, supplied_pictures, supplied_sounds
+from tests.pictures import data_url
 
 pytestmark = [
     # torch's and vLLM's own, on the way to the processors.
@@ -49,11 +54,20 @@ def door(family: str, loop: asyncio.AbstractEventLoop) -> Iterator[Door]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def gemma4(loop: asyncio.AbstractEventLoop) -> Iterator[Door]:
+    flags = (*COMMON_FLAGS, "--trust-request-mm-kwargs")
+    opened = loop.run_until_complete(Door.open(checkpoint("gemma4"), *flags))
+    yield opened
+    opened.close()
+
+
 # What may be longer, or shorter, than the item at hand has it: padding, and what yields as many
 # embeddings all the same.
 ELASTIC = {
     ("llava_onevision", "pixel_values", 0),
     ("phi3_v", "pixel_values", 0),
+    ("lfm2_vl", "pixel_values", 1),
     ("moss_audio", "audio_data", 1),
     ("mimo_omni_sound", "audio_features", 0),
     ("qwen2_5_omni", "feature_attention_mask", 0),
@@ -98,6 +112,31 @@ def test_media_come_through_as_they_were_made(
                 check_woven(prompt)
 
 
+def stripes(dark: int, light: int) -> Part:
+    """A picture of as many pixels of either shade, as wide as two of DeepSeek-OCR-2's crops."""
+    shades = np.where(np.arange(1536) // 32 % 2, light, dark).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(np.tile(shades, (768, 1))).convert("RGB").save(file, format="PNG")
+    return {"type": "image_url", "image_url": {"url": data_url(file.getvalue())}}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_picture_whose_crops_add_up_to_nothing(
+    dtype: str, loop: asyncio.AbstractEventLoop
+) -> None:
+    # vLLM's encoder takes it for one without crops, and yields fewer rows than its placeholder has.
+    opened = loop.run_until_complete(Door.open(checkpoint("deepseek_ocr2"), f"--dtype={dtype}"))
+    with contextlib.closing(opened) as door:
+        for shades, refused in (((0, 255), True), ((127, 128), True), ((0, 254), False)):
+            prompt, wire = loop.run_until_complete(door.render(chat("image", [stripes(*shades)])))
+            assert len(prompt["mm_kwargs"]["image"][0]["images_crop"].data) == 2
+            if refused:
+                with pytest.raises(InvalidRequest, match="images_crop has numbers that add up to"):
+                    door.enter(wire, "binary")
+            else:
+                assert not differences(prompt, door.enter(wire, "binary"))
+
+
 SUPPLIED = {
     **dict(supplied_pictures()),
     **dict(supplied_sounds()),
@@ -134,6 +173,87 @@ def test_a_sound_longer_than_the_model_listens(loop: asyncio.AbstractEventLoop) 
         prompt, wire = loop.run_until_complete(door.render(chat("audio", [audio_part(1, 35.7)])))
         for encoding in ENCODINGS:
             assert not differences(prompt, door.enter(wire, encoding))
+
+
+@pytest.mark.parametrize(
+    ("options", "rows_made"),
+    [({"base_size": 768}, 144 + 2 * 144 + 1), ({"image_size": 1024}, 256 + 2 * 256 + 1)],
+)
+def test_sizes_for_which_vllm_counts_wrong(
+    options: dict[str, int], rows_made: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    flags = (*COMMON_FLAGS, "--trust-request-mm-kwargs")
+    opened = loop.run_until_complete(Door.open(checkpoint("deepseek_ocr2"), *flags))
+    with contextlib.closing(opened) as door:
+        asked = chat("image", [image_part(1, 2000, 1000)]) | {"mm_processor_kwargs": options}
+        prompt, wire = loop.run_until_complete(door.render(asked))
+        assert prompt["mm_placeholders"]["image"][0].get_num_embeds() != rows_made
+        with pytest.raises(InvalidRequest):
+            door.enter(wire, "binary")
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_vl", "qwen3_5"])
+def test_a_film_of_hours(name: str, loop: asyncio.AbstractEventLoop) -> None:
+    film = video_part(1, 12, 64, 64, rate=Fraction(1, 3600))
+    flags = (*COMMON_FLAGS, *FAMILIES[name].flags)
+    opened = loop.run_until_complete(Door.open(checkpoint(name), *flags))
+    with contextlib.closing(opened) as door:
+        prompt, wire = loop.run_until_complete(door.render(chat("video", [film])))
+        for encoding in ENCODINGS:
+            assert not differences(prompt, door.enter(wire, encoding))
+
+
+def test_pictures_of_more_or_fewer_patches_than_a_tile(loop: asyncio.AbstractEventLoop) -> None:
+    flags = (*COMMON_FLAGS, "--trust-request-mm-kwargs")
+    opened = loop.run_until_complete(Door.open(checkpoint("lfm2_vl"), *flags))
+    with contextlib.closing(opened) as door:
+        asked = [chat("image", [image_part(1, *sides)]) for sides in ((10, 2000), (2000, 10))]
+        for tokens in (4, 8, 32, 64, 256):
+            options = {"mm_processor_kwargs": {"max_image_tokens": tokens}}
+            asked.append(chat("image", [image_part(2, 150, 90)]) | options)
+        for request in asked:
+            prompt, wire = loop.run_until_complete(door.render(request))
+            for encoding in ENCODINGS:
+                assert not differences(prompt, door.enter(wire, encoding))
+            for count in door_counts(door, wire):
+                assert count.tensors == count.mask
+
+
+@pytest.mark.parametrize("tokens", [70, 140, 280, 560, 1120])
+def test_pictures_padded_to_what_a_client_chose(
+    tokens: int, gemma4: Door, loop: asyncio.AbstractEventLoop
+) -> None:
+    options = {"mm_processor_kwargs": {"max_soft_tokens": tokens}}
+    asked = chat("image", [image_part(1, 150, 90)]) | options
+    prompt, wire = loop.run_until_complete(gemma4.render(asked))
+    assert not differences(prompt, gemma4.enter(wire, "binary"))
+
+
+@pytest.mark.parametrize(
+    ("part", "lengths"),
+    [
+        (image_part(1, 64, 64), {"pixel_values": 0, "pixel_position_ids": 0}),
+        (video_part(1, 4, 64, 64), {"pixel_values_videos": 1, "pixel_position_ids_videos": 1}),
+        (audio_part(1, 1.0), {"input_features_padded": 0, "input_features_mask": 0}),
+    ],
+)
+def test_padding_that_the_processor_does_not_make(
+    part: Part, lengths: dict[str, int], gemma4: Door, loop: asyncio.AbstractEventLoop
+) -> None:
+    # The encoder attends over it.
+    _, wire = loop.run_until_complete(gemma4.render(chat("media", [part])))
+    gemma4.enter(wire, "binary")
+    with pytest.raises(InvalidRequest, match=r"padded to|true entries"):
+        gemma4.enter(padded(wire, lengths, times=30), "binary")
+
+
+def test_a_sound_padded_further_than_the_longest(loop: asyncio.AbstractEventLoop) -> None:
+    opened = loop.run_until_complete(Door.open(checkpoint("moss_audio"), "--trust-remote-code"))
+    with contextlib.closing(opened) as door:
+        _, wire = loop.run_until_complete(door.render(chat("audio", [audio_part(1, 10.0)])))
+        door.enter(padded(wire, {"audio_data": 1}, times=30), "binary")
+        with pytest.raises(InvalidRequest, match="audio_data has"):
+            door.enter(padded(wire, {"audio_data": 1}, times=61), "binary")
 
 
 def test_a_spectrum_without_its_mask_does_not_come_through(loop: asyncio.AbstractEventLoop) -> None:
