@@ -135,7 +135,7 @@ CROPPED: Elements = {
     "images_spatial_crop": integers([2, 3]),
 }
 
-GRID_RULE = grids.grid(2, "pixel_values", "image_grid_thw")
+GRID_RULE = grids.picture(2)
 SPECTRUM_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length")
 
 MASKED_RULE = sounds.masked_frames(SPECTRUM_RULE, "spectrum", "mask")
@@ -194,6 +194,11 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     "negative grid": ("grid", {"image_grid_thw": integers([1, -4, -6])}),
     "grid that cannot be merged": ("grid", {"image_grid_thw": integers([1, 3, 8])}),
     "grid of two sizes": ("grid", {"image_grid_thw": integers([4, 6])}),
+    "picture of two frames": ("grid", {"image_grid_thw": integers([2, 2, 6])}),
+    "side longer than the encoder's table": (
+        "grid",
+        {"image_grid_thw": integers([1, 2, 8194]), "pixel_values": ones(2 * 8194, 6)},
+    ),
     "grid of fractions": ("grid", {"image_grid_thw": ones(3)}),
     "other number of tiles": ("tiles", {"num_patches": integers(2)}),
     "no tiles": ("tiles", {"pixel_values": ones(0, 3, 8, 8), "num_patches": integers(0)}),
@@ -436,15 +441,16 @@ def scalar(seconds: float) -> np.ndarray[Any, Any]:
 
 
 def test_films_that_last_as_long_as_the_model_knows() -> None:
-    check_films(scalar(5.0), scalar(5.0))
-    check_films(scalar(0.0), 10)
+    # From the first of four steps to the last it is three.
+    check_films(scalar(6.6), scalar(6.6))
+    check_films(scalar(0.0), 13)
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        (scalar(10.1),),
-        (scalar(5.0), scalar(5.1)),
+        (scalar(13.4),),
+        (scalar(6.6), scalar(6.8)),
         (scalar(-1.0),),
         (scalar(float("nan")),),
         (scalar(float("inf")),),

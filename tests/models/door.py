@@ -15,6 +15,7 @@ from vllm.sampling_params import SamplingParams
 
 from generate_service.admission import ModelLimits, admit
 from generate_service.vllm_media_limits import media_limits
+from generate_service.vllm_positions import check_positions, find_positions
 from generate_service.vllm_request import decode_request
 from render_service import vllm_frontend
 from render_service.replicas import ReplicaPool
@@ -42,6 +43,7 @@ class Door:
         self._renderer = app.state.openai_serving_chat.online_renderer
         self._engine = engine
         self.media = media_limits(engine.model_config, engine.renderer.mm_processor)
+        self._positions = find_positions(engine.vllm_config)
         self._args = args
 
     @classmethod
@@ -79,7 +81,10 @@ class Door:
         encode, decode = ENCODINGS[encoding]
         received = decode(bytearray(encode(wire)))
         admitted = admit(received, self._limits())
-        return decode_request(admitted, default_max_tokens=16).prompt
+        request = decode_request(admitted, default_max_tokens=16)
+        if self._positions is not None:
+            check_positions(request, self._positions)
+        return request.prompt
 
     def close(self) -> None:
         self._engine.shutdown()

@@ -14,7 +14,7 @@ from tests.pictures import data_url, png
 
 Part = dict[str, Any]
 
-_FRAMES_PER_SECOND = 4
+_FRAMES_PER_SECOND = Fraction(4)
 
 
 def image_part(seed: int, width: int, height: int) -> Part:
@@ -26,9 +26,10 @@ def audio_part(seed: int, seconds: float, rate: int = 16_000) -> Part:
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def video_part(seed: int, frames: int, width: int, height: int, *, sound: bool = False) -> Part:
-    film = base64.b64encode(mp4(seed, frames, width, height, sound=sound)).decode()
-    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{film}"}}
+def video_part(seed: int, frames: int, width: int, height: int, **film: Any) -> Part:
+    """Of `mp4`."""
+    content = base64.b64encode(mp4(seed, frames, width, height, **film)).decode()
+    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{content}"}}
 
 
 def samples(seed: int, seconds: float, rate: int) -> NDArray[np.int16]:
@@ -51,13 +52,21 @@ def wav(seed: int, seconds: float, rate: int) -> bytes:
     return file.getvalue()
 
 
-def mp4(seed: int, frames: int, width: int, height: int, *, sound: bool = False) -> bytes:
+def mp4(
+    seed: int,
+    frames: int,
+    width: int,
+    height: int,
+    *,
+    sound: bool = False,
+    frames_per_second: Fraction = _FRAMES_PER_SECOND,
+) -> bytes:
     """Coarse coloured noise, another one each frame; with `sound`, tones as long as it lasts."""
     draw = np.random.default_rng(seed)
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as film:
         # One thread: with several, the bytes differ from run to run.
-        pictures = film.add_stream("mpeg4", rate=_FRAMES_PER_SECOND, options={"threads": "1"})
+        pictures = film.add_stream("mpeg4", rate=frames_per_second, options={"threads": "1"})
         pictures.width, pictures.height, pictures.pix_fmt = width, height, "yuv420p"
         track = film.add_stream("aac", rate=16_000, layout="mono") if sound else None
         for _ in range(frames):
@@ -66,7 +75,7 @@ def mp4(seed: int, frames: int, width: int, height: int, *, sound: bool = False)
             film.mux(pictures.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         film.mux(pictures.encode(None))
         if track is not None:
-            waves = samples(seed, frames / _FRAMES_PER_SECOND, 16_000)
+            waves = samples(seed, float(frames / frames_per_second), 16_000)
             heard = av.AudioFrame.from_ndarray(waves[None], format="s16", layout="mono")
             heard.sample_rate, heard.time_base, heard.pts = 16_000, Fraction(1, 16_000), 0
             film.mux(track.encode(heard))
