@@ -89,7 +89,9 @@ def find_positions(config: VllmConfig) -> ModelPositions | None:
 
 def asked(config: ModelConfig) -> bool:
     """Whether the model counts positions in a way that can be asked without its weights."""
-    return config.uses_mrope and _counting_class(config) in _ASKED
+    if not (config.is_multimodal_model and config.uses_mrope):
+        return False
+    return _counting_class(config) in _ASKED
 
 
 def _counting_class(config: ModelConfig) -> str:

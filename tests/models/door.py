@@ -37,13 +37,15 @@ class Door:
 
     Attributes:
         media: what the replica's admission would know of the model's media.
+        vllm_config: of the front end.
     """
 
     def __init__(self, app: Any, engine: Any, args: Any) -> None:
         self._renderer = app.state.openai_serving_chat.online_renderer
         self._engine = engine
         self.media = media_limits(engine.model_config, engine.renderer.mm_processor)
-        self._positions = find_positions(engine.vllm_config)
+        self.vllm_config = engine.vllm_config
+        self._positions = find_positions(self.vllm_config)
         self._args = args
 
     @classmethod

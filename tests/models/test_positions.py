@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
+from vllm.model_executor.models.qwen3_vl import mrope_positions_factor
 
+from generate_service.vllm_positions import table_length
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.request import GenerateRequest
 from tests.checkpoints import checkpoint
@@ -95,6 +99,26 @@ SOUND = audio_part(1, 1.0)
 HEARD = video_part(1, 8, 64, 64, sound=True)
 OTHER_HEARD = video_part(2, 4, 96, 64, sound=True)
 WOVEN = {"use_audio_in_video": True}
+
+
+@pytest.mark.parametrize("stretched", [False, True])
+def test_the_table_is_known_to_be_as_long_as_vllm_makes_it(
+    family: str, door: Door, monkeypatch: pytest.MonkeyPatch, stretched: bool
+) -> None:
+    config = door.vllm_config
+    text_config = config.model_config.hf_text_config
+    if stretched:
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+        monkeypatch.setattr(text_config, "rope_parameters", text_config.rope_parameters | yarn)
+    with set_current_vllm_config(config):
+        rope = get_rope(
+            getattr(text_config, "head_dim", None)
+            or text_config.hidden_size // text_config.num_attention_heads,
+            max_position=text_config.max_position_embeddings,
+            rope_parameters=text_config.rope_parameters,
+            mrope_positions_factor=mrope_positions_factor(config) if family in NARRATED else 4,
+        )
+    assert table_length(config.model_config) == rope.cos_sin_cache.shape[0]
 
 
 def test_a_picture_of_one_frame_comes_through(door: Door, make: Make) -> None:
