@@ -1,5 +1,10 @@
-"""How far the positions of a request's films go, for models to whom time is a position."""
+"""How far the positions of a request's films go, for models to whom time is a position.
 
+A bound for what is done with the films from here on, which takes the longer the further they go;
+`vllm_positions` counts exactly, for models that can be asked.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +22,8 @@ class FilmTime:
     """
     Attributes:
         positions_per_second: of the model.
-        most_positions: how far the films of one request may go together.
+        most_positions: how far the films of one request may go together, from the first frame of
+            each to its last.
     """
 
     positions_per_second: float
@@ -40,13 +46,14 @@ def check_film_time(
     )
     if positions > time.most_positions:
         raise InvalidRequest(
-            f"{param}: the films last {positions:.0f} positions, at most {time.most_positions} "
-            "are left beside text",
+            f"{param}: the films last {positions} positions, at most {time.most_positions} are "
+            "left for them",
             param=param,
         )
 
 
-def _positions(film: ItemReader, time: FilmTime) -> float:
+def _positions(film: ItemReader, time: FilmTime) -> int:
+    """How far it is from the first step of the grid to the last."""
     step = film.number(STEP)
-    film.demand(step >= 0.0, STEP, "must be a number of seconds")
-    return film.integers(GRID)[0] * step * time.positions_per_second
+    film.demand(0.0 <= step < math.inf, STEP, "must be a number of seconds")
+    return int((film.integers(GRID)[0] - 1) * step * time.positions_per_second)

@@ -7,6 +7,7 @@ from typing import Final
 from generate_service.film_time import FilmTime, check_film_time
 from generate_service.item_rules.reader import ItemReader, Rule
 from generate_service.item_sample import Sample, check_like_sample, filled_keys
+from generate_service.woven_sound import FLAG, check_woven_sound, overlapping
 from shared_protocol.errors import InvalidRequest
 from shared_protocol.items import FlatField, ItemElement, MultiModalItem, supplied_key
 from shared_protocol.placeholders import PlaceholderRange
@@ -105,21 +106,26 @@ def check_media(features: Features, limits: MediaLimits, *, hidden_size: int) ->
                     _check_supplied(
                         supplied, modality, place, limits, hidden_size, f"{param}.{key}"
                     )
+    if "video" in modalities:
+        _check_films(features, limits)
 
-    if limits.film_time is not None and "video" in modalities:
+
+def _check_films(features: Features, limits: MediaLimits) -> None:
+    """What the films of a request have to keep to together."""
+    sample = limits.items["video"].sample
+    if sample is None:
+        return
+    if FLAG in sample:
+        check_woven_sound(features, sample)
+    if limits.film_time is not None:
         films = (features.kwargs_data or {}).get("video", [])
-        check_film_time(
-            films,
-            limits.items["video"].sample,
-            limits.film_time,
-            param="features.kwargs_data.video",
-        )
+        check_film_time(films, sample, limits.film_time, param="features.kwargs_data.video")
 
 
 def _check_beside_embeds(features: Features, limits: MediaLimits, modality: str) -> None:
     if not limits.embeds_beside_items:
         kind = modality
-    elif not limits.embeds_beside_interleaved and _interleaved(features):
+    elif not limits.embeds_beside_interleaved and overlapping(features):
         kind = "video with its sound"
     else:
         return
@@ -127,15 +133,6 @@ def _check_beside_embeds(features: Features, limits: MediaLimits, modality: str)
         f"This model's encoder makes more than embeddings of its {kind}, so that one prompt cannot "
         "have it and supplied embeddings",
         param=f"features.mm_hashes.{PROMPT_EMBEDS_MODALITY}",
-    )
-
-
-def _interleaved(features: Features) -> bool:
-    videos, sounds = (features.mm_placeholders.get(kind, ()) for kind in ("video", "audio"))
-    return any(
-        video.offset < sound.end and sound.offset < video.end
-        for video in videos
-        for sound in sounds
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -36,6 +36,8 @@ LARGE_BODY_THREADS: Final = 1
 """Most of the work holds the interpreter: of two threads, one took it from the other, and those
 that stream waited for both."""
 
+ReadT = TypeVar("ReadT")
+
 _EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 
@@ -45,6 +47,8 @@ class GeneratingEngine(Protocol):
     def limits(self) -> ModelLimits: ...
 
     def default_max_tokens(self, prompt_length: int) -> int: ...
+
+    def check_positions(self, request: EngineRequest) -> None: ...
 
     def generate(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]: ...
 
@@ -94,20 +98,27 @@ class GenerateRoute:
             body = await read_body(scope, receive, share, limit=self._max_body_bytes)
         except ClientDisconnect:
             return
-        request = await self._in_place(len(body), partial(self._read, scope, body, engine))
-        engine_request = decode_request(
-            request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
+        request, engine_request = await self._in_place(
+            len(body), partial(self._read, scope, body, engine)
         )
         writer = _answer_writer(scope, request)
         await until_disconnect(receive, answer.write(writer, engine.generate(engine_request)))
 
-    def _read(self, scope: Scope, body: bytearray, engine: GeneratingEngine) -> GenerateRequest:
+    def _read(
+        self, scope: Scope, body: bytearray, engine: GeneratingEngine
+    ) -> tuple[GenerateRequest, EngineRequest]:
         limits = engine.limits()
         request = admit(decode_body(scope, body), limits)
         check_values(request, dtype=limits.dtype)
-        return request if self._trust_hashes else with_content_hashes(request, limits.media)
+        if not self._trust_hashes:
+            request = with_content_hashes(request, limits.media)
+        engine_request = decode_request(
+            request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
+        )
+        engine.check_positions(engine_request)
+        return request, engine_request
 
-    async def _in_place(self, size: int, read: Callable[[], GenerateRequest]) -> GenerateRequest:
+    async def _in_place(self, size: int, read: Callable[[], ReadT]) -> ReadT:
         """Call `read`, in a thread if a body of `size` bytes would hold up everything else."""
         if size <= SMALL_BODY_BYTES:
             return read()

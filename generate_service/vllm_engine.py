@@ -28,6 +28,7 @@ from generate_service.admission import ModelLimits
 from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
 from generate_service.vllm_media_limits import media_limits
+from generate_service.vllm_positions import ModelPositions, check_positions, find_positions
 from generate_service.vllm_request import EngineRequest, decode_adapter
 from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import InternalError, InvalidRequest, Unavailable
@@ -148,6 +149,7 @@ class Engine:
         supported_tasks: Iterable[str],
         adapters: list[Adapter],
         media: MediaLimits,
+        positions: ModelPositions | None,
     ) -> None:
         self._llm = llm
         self._args = args
@@ -158,6 +160,7 @@ class Engine:
         self._default_sampling_params = llm.model_config.get_diff_sampling_param()
         self._info = self._gather_info()
         self._limits = self._gather_limits(media)
+        self._positions = positions
 
     @classmethod
     async def start(cls, args: Namespace, *, compare_items: bool) -> "Engine":
@@ -206,7 +209,8 @@ class Engine:
         media = await asyncio.to_thread(
             media_limits, llm.model_config, llm.renderer.mm_processor, compare_items=compare_items
         )
-        return cls(llm, args, await llm.get_supported_tasks(), adapters, media)
+        positions = find_positions(llm.vllm_config) if compare_items else None
+        return cls(llm, args, await llm.get_supported_tasks(), adapters, media, positions)
 
     @property
     def dead(self) -> bool:
@@ -223,6 +227,11 @@ class Engine:
 
     def limits(self) -> ModelLimits:
         return self._limits
+
+    def check_positions(self, request: EngineRequest) -> None:
+        """Raise `InvalidRequest` if the model cannot place the media of `request`."""
+        if self._positions is not None:
+            check_positions(request, self._positions)
 
     def _gather_info(self) -> ServingInfo:
         config, model = self._llm.vllm_config, self._llm.model_config

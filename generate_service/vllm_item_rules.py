@@ -92,10 +92,7 @@ def _phi3_v(_: Any) -> Rules:
 
 def _qwen_vl(info: Any) -> Rules:
     merge = info.get_hf_config().vision_config.spatial_merge_size
-    return {
-        "image": grids.grid(merge, "pixel_values", "image_grid_thw"),
-        "video": grids.grid(merge, "pixel_values_videos", "video_grid_thw"),
-    }
+    return {"image": grids.picture(merge), "video": grids.film(merge)}
 
 
 def _qwen_omni(info: Any, shortening: sounds.Shortening) -> Rules:
@@ -207,7 +204,7 @@ def _transformers(info: Any) -> Rules:
     vision: Any = getattr(info.get_hf_config(), "vision_config", None)
     merge = getattr(vision, "spatial_merge_size", None)
     if merge is not None:
-        return {"image": grids.grid(merge, "pixel_values", "image_grid_thw")}
+        return {"image": grids.picture(merge)}
     processor = info.get_hf_processor()
     if type(processor).__name__ in ("Idefics3Processor", "SmolVLMProcessor"):
         return {"image": tiles.nested_tiles(processor.image_seq_len)}

@@ -9,6 +9,7 @@ from generate_service.film_time import FilmTime
 from generate_service.item_admission import ItemLimits, MediaLimits
 from generate_service.vllm_item_rules import find_rules
 from generate_service.vllm_item_sample import make_samples
+from generate_service.vllm_positions import asked, table_length
 
 _TAKE_ROWS_FOR_MEDIA: Final = frozenset(
     {
@@ -18,8 +19,6 @@ _TAKE_ROWS_FOR_MEDIA: Final = frozenset(
     }
 )
 """Architectures for which vLLM takes each row of supplied embeddings for an item, and dies."""
-
-_MORE_POSITIONS: Final = 4
 
 _QWEN3_VL: Final = ("Qwen3VLProcessingInfo", "Qwen3_5ProcessingInfo", "Qwen3_5MoeProcessingInfo")
 
@@ -64,10 +63,6 @@ def media_limits(
 
 
 def _film_time(info: Any, model: ModelConfig) -> FilmTime | None:
-    """As `MRotaryEmbedding` has it: positions up to four times what the model can be given.
-
-    That is what it was trained for, or more where YaRN stretches it, and the table with it.
-    """
     config: Any = info.get_hf_config()
     vision = getattr(config, "vision_config", None)
     per_second = getattr(config, "position_id_per_seconds", None) or getattr(
@@ -75,8 +70,9 @@ def _film_time(info: Any, model: ModelConfig) -> FilmTime | None:
     )
     if per_second is None:
         return None
-    known = max(model.hf_text_config.max_position_embeddings, model.max_model_len)
-    return FilmTime(float(per_second), _MORE_POSITIONS * known - model.max_model_len)
+    # What stands beside the films is counted by `vllm_positions`, if the model can be asked.
+    beside = 0 if asked(model) else model.max_model_len
+    return FilmTime(float(per_second), table_length(model) - beside)
 
 
 def _has_deepstack(info: Any) -> bool:

@@ -115,13 +115,14 @@ class ItemReader:
         return self._integers(self._tensor(key), key)
 
     def prefix(self, key: str) -> int:
-        """Return how many true values a mask of any dtype begins with; none may follow."""
+        """Return how many ones a mask of any dtype begins with; only zeros may follow."""
         tensor = self._tensor(key)
         self.demand(tensor.nbytes > 0, key, "is empty")
-        # By bytes: numpy does not know all dtypes, and vLLM gives some masks the model's.
-        values = np.frombuffer(tensor.data, dtype=np.uint8).reshape(math.prod(tensor.shape), -1)
-        mask: NDArray[np.bool_] = np.any(values != 0, axis=1)
+        values = _numbers(tensor)
+        mask: NDArray[np.bool_] = values == 1
         true = int(np.count_nonzero(mask))
+        # Models add masks up.
+        self.demand(true + int(np.count_nonzero(values == 0)) == len(mask), key, "must be 0 and 1")
         self.demand(true > 0, key, "has no true entry")
         self.demand(bool(mask[:true].all()), key, "must be true up to some position only")
         return true
@@ -174,7 +175,8 @@ def _numbers(tensor: TensorRef) -> NDArray[Any]:
         # Those are the upper halves of float32.
         halves = np.frombuffer(tensor.data, dtype="<u2")
         return (halves.astype("<u4") << 16).view("<f4")
-    return np.frombuffer(tensor.data, dtype=tensor.dtype)
+    # A bool is a byte, which can be another than 0 and 1.
+    return np.frombuffer(tensor.data, dtype="uint8" if tensor.dtype == "bool" else tensor.dtype)
 
 
 def _flattened(data: NestedTensor) -> list[TensorRef | int | float]:

@@ -72,6 +72,9 @@ class FakeEngine:
     def default_max_tokens(self, prompt_length: int) -> int:
         return INFO.max_model_len - prompt_length
 
+    def check_positions(self, request: EngineRequest) -> None:
+        """It has none."""
+
     async def generate(self, request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
         self.requests.append(request)
         self._running += 1

@@ -136,7 +136,7 @@ CROPPED: Elements = {
     "images_spatial_crop": integers([2, 3]),
 }
 
-GRID_RULE = grids.grid(2, "pixel_values", "image_grid_thw")
+GRID_RULE = grids.picture(2)
 SPECTRUM_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length")
 
 PADDED_RULE = sounds.measured_spectrum(sounds.qwen3, "spectrum", "length", padded=400)
@@ -208,6 +208,11 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     "negative grid": ("grid", {"image_grid_thw": integers([1, -4, -6])}),
     "grid that cannot be merged": ("grid", {"image_grid_thw": integers([1, 3, 8])}),
     "grid of two sizes": ("grid", {"image_grid_thw": integers([4, 6])}),
+    "picture of two frames": ("grid", {"image_grid_thw": integers([2, 2, 6])}),
+    "side longer than the encoder's table": (
+        "grid",
+        {"image_grid_thw": integers([1, 2, 8194]), "pixel_values": ones(2 * 8194, 6)},
+    ),
     "grid of fractions": ("grid", {"image_grid_thw": ones(3)}),
     "other number of tiles": ("tiles", {"num_patches": integers(2)}),
     "no tiles": ("tiles", {"pixel_values": ones(0, 3, 8, 8), "num_patches": integers(0)}),
@@ -317,6 +322,12 @@ WRONG: Mapping[str, tuple[str, Elements]] = {
     ),
     "crops of another size": ("cropped", {"images_crop": ones(6, 3, 4, 5)}),
     "bands of another processor": ("spectrum", {"spectrum": ones(9, 230)}),
+    "mask that counts frames twice": ("masked frames", {"mask": 2 * (np.arange(300) < 230)}),
+    "mask of what is not true": ("mask of floats", {"mask": 0.5 * ones(230)}),
+    "mask of bytes that are no truth values": (
+        "masked spectrum",
+        {"input_features_mask": np.full(99, 2, dtype=np.uint8).view(np.bool_)},
+    ),
     "mask of more frames": ("masked frames", {"mask": np.arange(300) < 231}),
     "mask of fewer frames": ("mask of floats", {"mask": ones(229)}),
     "other number of clips": ("clips", {"audio_num_clips": integers(3)}),
@@ -545,15 +556,16 @@ def scalar(seconds: float) -> np.ndarray[Any, Any]:
 
 
 def test_films_that_last_as_long_as_the_model_knows() -> None:
-    check_films(scalar(5.0), scalar(5.0))
-    check_films(scalar(0.0), 10)
+    # From the first of four steps to the last it is three.
+    check_films(scalar(6.6), scalar(6.6))
+    check_films(scalar(0.0), 13)
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        (scalar(10.1),),
-        (scalar(5.0), scalar(5.1)),
+        (scalar(13.4),),
+        (scalar(6.6), scalar(6.8)),
         (scalar(-1.0),),
         (scalar(float("nan")),),
         (scalar(float("inf")),),

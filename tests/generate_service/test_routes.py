@@ -15,7 +15,7 @@ import pytest
 from generate_service.vllm_request import EngineRequest
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
-from shared_protocol.errors import InternalError
+from shared_protocol.errors import InternalError, InvalidRequest
 from shared_protocol.frames import FrameReader
 from shared_protocol.request import GenerateRequest
 from tests.generate_service import fake_service
@@ -183,6 +183,18 @@ def embeds(values: float) -> dict[str, Any]:
         "spans": [{"offset": 0, "length": 2}],
         "tensors": [{"dtype": "float32", "shape": [2, 4], "data": data}],
     }
+
+
+async def test_media_that_the_model_cannot_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: EngineRequest) -> None:
+        raise InvalidRequest("features: nowhere", param="features")
+
+    async with serving(three_tokens) as (client, engine):
+        monkeypatch.setattr(engine, "check_positions", refuse)
+        response = await post_binary(client)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "features"
+        assert not engine.requests
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

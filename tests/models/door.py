@@ -16,6 +16,7 @@ from vllm.sampling_params import SamplingParams
 from generate_service.admission import ModelLimits, admit
 from generate_service.item_values import check_values
 from generate_service.vllm_media_limits import media_limits
+from generate_service.vllm_positions import check_positions, find_positions
 from generate_service.vllm_request import decode_request
 from render_service import vllm_frontend
 from render_service.replicas import ReplicaPool
@@ -37,12 +38,15 @@ class Door:
 
     Attributes:
         media: what the replica's admission would know of the model's media.
+        vllm_config: of the front end.
     """
 
     def __init__(self, app: Any, engine: Any, args: Any) -> None:
         self._renderer = app.state.openai_serving_chat.online_renderer
         self._engine = engine
         self.media = media_limits(engine.model_config, engine.renderer.mm_processor)
+        self.vllm_config = engine.vllm_config
+        self._positions = find_positions(self.vllm_config)
         self._args = args
 
     @classmethod
@@ -82,7 +86,10 @@ class Door:
         limits = self._limits()
         admitted = admit(received, limits)
         check_values(admitted, dtype=limits.dtype)
-        return decode_request(admitted, default_max_tokens=16).prompt
+        request = decode_request(admitted, default_max_tokens=16)
+        if self._positions is not None:
+            check_positions(request, self._positions)
+        return request.prompt
 
     def close(self) -> None:
         self._engine.shutdown()
