@@ -4,6 +4,7 @@ The demo answers ten times slower, so that `make test-all` asks it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,9 +21,15 @@ def asked(of_any: Sequence[Any], of_the_demo: Sequence[Any]) -> pytest.MarkDecor
         [
             *(pytest.param("gemma3", ask, id=f"gemma3-{ask.__name__}") for ask in of_any),
             *(
-                pytest.param("demo", ask, id=f"demo-{ask.__name__}", marks=pytest.mark.slow)
+                # An object of its own: what is equal would be put side by side, and the servers of
+                # both models started again and again.
+                pytest.param(
+                    "demo", partial(ask), id=f"demo-{ask.__name__}", marks=pytest.mark.slow
+                )
                 for ask in slow
             ),
         ],
         indirect=["duo"],
+        # Otherwise it is that of a test, as `ask` is no fixture, and each test starts its servers.
+        scope="session",
     )
