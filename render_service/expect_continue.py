@@ -99,13 +99,16 @@ class _Backend(httpcore.AnyIOBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         connect = super().connect_tcp(host, port, None, local_address, socket_options)
-        if timeout is None:
-            return _Stream(await connect)
         try:
+            if timeout is None:
+                return _Stream(await connect)
             async with patient_timeout(timeout):
                 return _Stream(await connect)
         except TimeoutError:
             raise httpcore.ConnectTimeout from None
+        except AttributeError as error:
+            # Of anyio's stream, whose socket is gone: it was reset as soon as it was open.
+            raise httpcore.ConnectError("reset as soon as it was open") from error
 
 
 class _Stream(httpcore.AsyncNetworkStream):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -35,14 +35,23 @@ class Fleet:
         renders: each knows both replicas.
     """
 
-    def __init__(self, model: Path, logs: Path, *, renders: int = 1) -> None:
+    def __init__(
+        self, model: Path, logs: Path, *, renders: int = 1, render_flags: Sequence[str] = ()
+    ) -> None:
         flags = (*FLAGS, "--shutdown-grace-s=60")
         self.weak = GenerateService(model, *flags, log=logs / "weak.log")
         self.other = GenerateService(model, *flags, log=logs / "other.log")
         self.link = FaultyLink(self.weak.url, free_port())
         urls = [self.link.url, self.other.url]
         self.renders = [
-            RenderService(model, urls, *FLAGS, *_RENDER_FLAGS, log=logs / f"render-{index}.log")
+            RenderService(
+                model,
+                urls,
+                *FLAGS,
+                *_RENDER_FLAGS,
+                *render_flags,
+                log=logs / f"render-{index}.log",
+            )
             for index in range(renders)
         ]
 

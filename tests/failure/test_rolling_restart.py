@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.anyio]
 logger = logging.getLogger(__name__)
 
 CLIENTS = 8
+# Two cores start an engine beside all that runs: who is slow is not to be taken for silent.
+PATIENT = ("--probe-timeout-s=5", "--replica-stall-s=30")
 
 
 class Balancer:
@@ -58,14 +60,16 @@ class Balancer:
         return answer.status_code == httpx.codes.OK
 
     def choose(self) -> str:
-        return random.choice(sorted(self._ready))
+        """One that is ready; any if none says so, as whoever balances loads does then."""
+        return random.choice(sorted(self._ready) or self._urls)
 
 
 async def test_a_rolling_restart_loses_no_request(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     limits = httpx.Limits(max_connections=None)
-    with Fleet(checkpoint("gemma3"), tmp_path_factory.mktemp("logs"), renders=2) as fleet:
+    logs = tmp_path_factory.mktemp("logs")
+    with Fleet(checkpoint("gemma3"), logs, renders=2, render_flags=PATIENT) as fleet:
         async with httpx.AsyncClient(timeout=180.0, limits=limits, trust_env=False) as client:
             balancer = Balancer(client, [render.url for render in fleet.renders])
             whole = await whole_texts(client, fleet.url)

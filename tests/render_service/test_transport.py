@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -273,6 +274,21 @@ async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
 async def test_nobody_listens(transport: GenerateTransport) -> None:
     with pytest.raises(NotAccepted, match="could not connect"):
         await ask(transport, f"http://127.0.0.1:{free_port()}")
+
+
+async def test_reset_as_soon_as_it_is_open(
+    transport: GenerateTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of such a stream anyio has no socket any more, under uvloop."""
+
+    async def connect(**_: object) -> Any:
+        return SimpleNamespace(_raw_socket=None)
+
+    monkeypatch.setattr(anyio, "connect_tcp", connect)
+    with pytest.raises(NotAccepted, match="could not connect"):
+        await ask(transport, "http://127.0.0.1:9")
+    with pytest.raises(NotReady, match="reset as soon as it was open"):
+        await transport.ready("http://127.0.0.1:9")
 
 
 @contextmanager
