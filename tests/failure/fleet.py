@@ -68,11 +68,24 @@ class Fleet:
                 server.start()
             for server in servers:
                 server.wait_until_ready()
+            self.put_engines_last()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def put_engines_last(self) -> None:
+        """Have the engines take what the services leave of the cores, as where they have a GPU.
+
+        Otherwise two of them take all, and what is said of a failure comes seconds after it, behind
+        all that was generated before.
+        """
+        for replica in (self.weak, self.other):
+            for process in psutil.Process(replica.pid).children(recursive=True):
+                if " ".join(process.cmdline()).startswith("VLLM::"):
+                    for thread in process.threads():
+                        os.setpriority(os.PRIO_PROCESS, thread.id, 19)
 
     async def wait_for_rotation(self, count: int, within_s: float) -> float:
         """Wait until each render service has `count` replicas in rotation; return the seconds."""

@@ -164,6 +164,7 @@ async def back_in_rotation(fleet: Fleet, failure: Failure) -> None:
     else:
         failure.heal(fleet)
     await asyncio.to_thread(fleet.weak.wait_until_ready)
+    fleet.put_engines_last()
     back_after = await fleet.wait_for_rotation(2, NOTICED_WITHIN_S + SLACK_S)
     logger.info("back in rotation %.2f s after it was ready", back_after)
     # Nobody waits for what was lost: it is not generated to its end.
