@@ -69,6 +69,9 @@ def resample(audio: Samples, *, orig_sr: float, target_sr: float) -> Samples:
     no more for them than for others. It is among vLLM's own methods; what the model hears differs a
     little from what it hears in vLLM.
     """
+    if not audio.shape[-1]:
+        # torchaudio fails on it, which would be a 500; nothing is nothing at any rate.
+        return audio
     rate, target = round(orig_sr), round(target_sr)
     if kernel_numbers(rate, target) <= MAX_KERNEL_NUMBERS:
         if rate % target == 0:
