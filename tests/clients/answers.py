@@ -18,5 +18,9 @@ def plain(answer: Any) -> Any:
 
 
 def kinds(events: Iterable[Any]) -> list[str]:
-    """The types of events, repetitions left out: how many tokens come at once is chance."""
-    return [kind for kind, _ in groupby(event.type for event in events)]
+    """The types of events, repetitions left out: how many tokens come at once is chance.
+
+    `openai` tells of each chunk of a chat as well, before what it makes of it.
+    """
+    types = (event.type for event in events)
+    return [kind for kind, _ in groupby(kind for kind in types if kind != "chunk")]
