@@ -17,10 +17,11 @@ def plain(answer: Any) -> Any:
     return answer
 
 
-def kinds(events: Iterable[Any]) -> list[str]:
-    """The types of events, repetitions left out: how many tokens come at once is chance.
+# Pieces of the stream itself, which `openai` and `anthropic` tell of before what they make of them.
+PIECES = ("chunk", "content_block_delta")
 
-    `openai` tells of each chunk of a chat as well, before what it makes of it.
-    """
+
+def kinds(events: Iterable[Any]) -> list[str]:
+    """The types of events, repetitions left out: how many tokens come at once is chance."""
     types = (event.type for event in events)
-    return [kind for kind, _ in groupby(kind for kind in types if kind != "chunk")]
+    return [kind for kind, _ in groupby(kind for kind in types if kind not in PIECES)]
