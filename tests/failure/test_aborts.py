@@ -1,7 +1,10 @@
-"""A client that leaves, or a stop string, frees the engine at once."""
+"""A client that leaves, or a stop string, frees the engine at once.
+
+The model is one whose steps take tens of milliseconds, as a GPU's do: the tiny ones have finished
+before anyone could leave.
+"""
 
 import asyncio
-import statistics
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +19,7 @@ pytestmark = [
     # A second is short on a machine that does other things besides.
     pytest.mark.slow,
     pytest.mark.anyio,
-    pytest.mark.parametrize("duo", ["gemma3"], indirect=True),
+    pytest.mark.parametrize("duo", ["demo"], indirect=True),
 ]
 
 CHAT: dict[str, Any] = {
@@ -26,7 +29,7 @@ CHAT: dict[str, Any] = {
     "max_tokens": 900,
     "ignore_eos": True,
 }
-LONG = [{"role": "user", "content": "fox " * 230}]
+LONG = [{"role": "user", "content": "fox " * 800}]
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ WAYS_TO_LEAVE: dict[str, dict[str, Any]] = {
     "waiting for a plain answer": {},
     "in a stream": {"stream": True},
     "of several choices": {"n": 3, "temperature": 0.8, "stream": True},
-    "in a prefill": {"messages": LONG},
+    "in a prefill": {"messages": LONG, "max_tokens": 100},
 }
 
 
@@ -79,18 +82,14 @@ async def test_clients_that_leave_the_queue(duo: Duo, client: httpx.AsyncClient)
     await idle_within(duo, 1.0)
 
 
-ATTEMPTS = 5
-STEPS_OF_LATENCY = 4
+ATTEMPTS = 3
+STEPS_OF_LATENCY = 2
 
 
 async def test_a_stop_string_ends_the_generation_at_once(
     duo: Duo, client: httpx.AsyncClient
 ) -> None:
-    """The tiny model makes a token in half a millisecond: most attempts show the steps.
-
-    Some show how long the machine took to run the processes in between.
-    """
-    request = CHAT | {"max_tokens": 100}
+    request = CHAT | {"max_tokens": 60}
     text = (await client.post("/v1/chat/completions", json=request)).json()["choices"][0][
         "message"
     ]["content"]
@@ -107,4 +106,4 @@ async def test_a_stop_string_ends_the_generation_at_once(
         await idle_within(duo, 1.0)
         generated = await metric(duo.generate, "vllm:generation_tokens_total") - before
         surplus.append(generated - len(choice["token_ids"]))
-    assert statistics.median(surplus) <= STEPS_OF_LATENCY, surplus
+    assert max(surplus) <= STEPS_OF_LATENCY, surplus
