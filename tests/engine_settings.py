@@ -21,3 +21,9 @@ ENGINE_FLAGS = (
     # On the CPU build: the share of the host's memory that must be free at start.
     "--gpu-memory-utilization=0.3",
 )
+
+# Where it is looked whether memory grows, the caches are such as are soon used in full. Memory of
+# blocks is taken when they are first written to.
+SMALL_CACHES_FLAGS = ("--mm-processor-cache-gb=0.01", "--num-gpu-blocks-override=512")
+# The CPU build's matrix products are compiled for each shape, and 1024 of them are kept otherwise.
+SMALL_CACHES_ENVIRONMENT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shared_protocol.startup import vllm_cpu
 from tests.checkpoints import checkpoint
+from tests.engine_settings import SMALL_CACHES_ENVIRONMENT, SMALL_CACHES_FLAGS
 from tests.hostile.fuzzing import Attack, attack, true_requests
 from tests.models.families import COMMON_FLAGS, FAMILIES
 from tests.models.requests import SERVED_NAME, family_chats
@@ -19,9 +20,6 @@ ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_on
 
 _GROWTH_LIMIT = 4096.0
 """Bytes per mutant: most carry pictures, of which one that stays holds many times that."""
-
-# Soon used in full: memory of blocks is taken when they are first written to.
-_SMALL_CACHE = ("--num-gpu-blocks-override=512", "--mm-processor-cache-gb=0.01")
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +53,8 @@ def attack_family(name: str, *, seed: int, count: int) -> Attack:
         logs=logs,
         flags=(*flags, *family.flags),
         render_flags=family.front_flags,
-        generate_flags=(*family.engine_flags, *_SMALL_CACHE),
+        generate_flags=(*family.engine_flags, *SMALL_CACHES_FLAGS),
+        generate_env=SMALL_CACHES_ENVIRONMENT,
     ) as pair:
         return asyncio.run(_attack(pair, name, seed, count))
 

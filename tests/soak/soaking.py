@@ -11,6 +11,7 @@ from typing import Final
 from tests.checkpoints import checkpoint
 from tests.conftest import FLAGS
 from tests.embeddings import hidden_size
+from tests.engine_settings import SMALL_CACHES_ENVIRONMENT, SMALL_CACHES_FLAGS
 from tests.pair import Pair
 from tests.soak.traffic import Outcome, Traffic
 from tests.soak.watching import (
@@ -32,12 +33,7 @@ _DESCRIPTORS_LIMIT: Final = 3 * CLIENTS
 _LINES_LIMIT: Final = 3.0
 """Lines of a log per request: one of the access log, and what a refusal or a departure says."""
 
-_FLAGS: Final = (
-    *FLAGS,
-    # Caches that are full before the warm-up is over.
-    "--mm-processor-cache-gb=0.01",
-)
-_GENERATE_FLAGS: Final = ("--num-gpu-blocks-override=512",)
+_RENDER_FLAGS: Final = ("--mm-processor-cache-gb=0.01",)
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +70,14 @@ class Soaked:
 async def soak(logs: Path, *, minutes: float, requests: int, seed: int) -> Soaked:
     """Send `requests` requests, or for `minutes`, whichever ends first."""
     model = checkpoint("gemma3")
-    pair = Pair(model, logs=logs, flags=_FLAGS, generate_flags=_GENERATE_FLAGS)
+    pair = Pair(
+        model,
+        logs=logs,
+        flags=FLAGS,
+        render_flags=_RENDER_FLAGS,
+        generate_flags=SMALL_CACHES_FLAGS,
+        generate_env=SMALL_CACHES_ENVIRONMENT,
+    )
     with pair:
         services = {"render": pair.render, "generate": pair.replicas[0]}
         processes = processes_of({name: service.pid for name, service in services.items()})
