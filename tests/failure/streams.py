@@ -10,8 +10,6 @@ import httpx
 
 from tests.conftest import SERVED_NAME
 
-# An engine on an idle machine makes some hundreds before the first one is seen here.
-TOKENS: Final = 900
 _PROMPTS: Final = ("the quick brown fox", "one two three", "a lazy dog jumps", "over and over")
 
 
@@ -20,6 +18,7 @@ class Ending:
     """
     Attributes:
         status: None if the connection failed before there was one.
+        wanted: how many tokens were asked for.
         text: all that came.
         errors: terminal events that are errors.
         done: whether the stream said that it was over.
@@ -29,6 +28,7 @@ class Ending:
     """
 
     prompt: str
+    wanted: int
     status: int | None = None
     text: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -39,20 +39,26 @@ class Ending:
 
     @property
     def whole(self) -> bool:
-        return self.done and not self.errors and self.tokens == TOKENS
+        return self.done and not self.errors and self.tokens == self.wanted
 
 
 class Streams:
     """Chats that run side by side, in prompts that repeat."""
 
-    def __init__(self, client: httpx.AsyncClient, urls: list[str], count: int) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, urls: list[str], count: int, *, tokens: int
+    ) -> None:
         """Begin `count` chats, at each of the `urls` in turn."""
         self.begun = asyncio.Semaphore(0)
         self._count = count
         self._tasks = [
             asyncio.create_task(
                 read_chat(
-                    client, urls[index % len(urls)], _PROMPTS[index % len(_PROMPTS)], self.begun
+                    client,
+                    urls[index % len(urls)],
+                    _PROMPTS[index % len(_PROMPTS)],
+                    self.begun,
+                    tokens=tokens,
                 )
             )
             for index in range(count)
@@ -70,14 +76,14 @@ class Streams:
 
 
 async def read_chat(
-    client: httpx.AsyncClient, url: str, prompt: str, begun: asyncio.Semaphore
+    client: httpx.AsyncClient, url: str, prompt: str, begun: asyncio.Semaphore, *, tokens: int
 ) -> Ending:
-    ending = Ending(prompt)
+    ending = Ending(prompt, tokens)
     chat = {
         "model": SERVED_NAME,
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0.0,
-        "max_tokens": TOKENS,
+        "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -112,9 +118,9 @@ def _take(ending: Ending, line: str) -> None:
         ending.tokens = event["usage"]["completion_tokens"]
 
 
-async def whole_texts(client: httpx.AsyncClient, url: str) -> dict[str, str]:
+async def whole_texts(client: httpx.AsyncClient, url: str, *, tokens: int) -> dict[str, str]:
     """What each prompt is answered while nothing fails."""
     never = asyncio.Semaphore(0)
-    endings = [await read_chat(client, url, prompt, never) for prompt in _PROMPTS]
+    endings = [await read_chat(client, url, prompt, never, tokens=tokens) for prompt in _PROMPTS]
     assert all(ending.whole for ending in endings), endings
     return {ending.prompt: ending.text for ending in endings}

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.anyio]
 logger = logging.getLogger(__name__)
 
 CLIENTS = 8
+TOKENS = 900
 # Two cores start an engine beside all that runs: who is slow is not to be taken for silent.
 PATIENT = ("--probe-timeout-s=5", "--replica-stall-s=30")
 
@@ -72,7 +73,7 @@ async def test_a_rolling_restart_loses_no_request(
     with Fleet(checkpoint("gemma3"), logs, renders=2, render_flags=PATIENT) as fleet:
         async with httpx.AsyncClient(timeout=180.0, limits=limits, trust_env=False) as client:
             balancer = Balancer(client, [render.url for render in fleet.renders])
-            whole = await whole_texts(client, fleet.url)
+            whole = await whole_texts(client, fleet.url, tokens=TOKENS)
             over = asyncio.Event()
             async with balancer.looking(), asyncio.TaskGroup() as group:
                 asking = [
@@ -82,6 +83,7 @@ async def test_a_rolling_restart_loses_no_request(
                 servers: list[Server] = [fleet.weak, fleet.other, *fleet.renders]
                 for server in servers:
                     await restart(server)
+                    fleet.put_engines_last()
                     await fleet.wait_for_rotation(2, 30.0)
                 over.set()
     outcomes = sum((task.result() for task in asking), Counter[str]())
@@ -111,7 +113,7 @@ async def ask_on(
     prompts = sorted(whole)
     while not over.is_set():
         prompt = prompts[(number + outcomes.total()) % len(prompts)]
-        ending = await read_chat(client, balancer.choose(), prompt, begun)
+        ending = await read_chat(client, balancer.choose(), prompt, begun, tokens=TOKENS)
         kind = "whole" if ending.whole and ending.text == whole[prompt] else f"{ending}"[:500]
         outcomes[kind] += 1
     return outcomes
