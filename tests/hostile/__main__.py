@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile")
     parser.add_argument("families", nargs="*", metavar="FAMILY", default=ATTACKED)
-    parser.add_argument("--count", type=int, default=20_000, help="mutants over all families")
+    parser.add_argument("--count", type=int, default=48_000, help="mutants over all families")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -172,9 +172,11 @@ def _change_document(payload: Payload, draw: random.Random) -> str:
         draw.shuffle(value)
         return f"reorder {where}"
     if kind == "add" and isinstance(value, dict):
-        value[draw.choice(("extra", "image", "pixel_values", "audio", ""))] = draw.choice(_JUNK)
+        value[draw.choice(("extra", "image", "pixel_values", "audio", ""))] = copy.deepcopy(
+            draw.choice(_JUNK)
+        )
         return f"add to {where}"
-    parent[path[-1]] = draw.choice(_JUNK)
+    parent[path[-1]] = copy.deepcopy(draw.choice(_JUNK))
     return f"{where} := {str(parent[path[-1]])[:40]}"
 
 
