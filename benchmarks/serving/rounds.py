@@ -22,10 +22,12 @@ class Round:
     """One set-up under one load, once.
 
     Attributes:
+        model: the checkpoint.
         cpu_s: CPU seconds by role.
         load_before: of the machine, over the last minute.
     """
 
+    model: str
     set_up: str
     workload: str
     concurrency: int
@@ -41,6 +43,7 @@ class Round:
 
 
 def run_rounds(
+    model: str,
     set_ups: Sequence[SetUp],
     workloads: Sequence[Workload],
     concurrencies: Sequence[int],
@@ -51,25 +54,29 @@ def run_rounds(
     """Yield what was measured; the first round of each warms up and is not yielded.
 
     Args:
-        requests: how many a round has, for each client of the load.
+        requests: how many a round has; one for each client if those are more.
     """
     seeds = itertools.count()
     for workload, concurrency in itertools.product(workloads, concurrencies):
         for number in range(rounds + 1):
-            count = requests * concurrency
+            count = max(requests, concurrency)
             bodies = [workload.request(next(seeds)) for _ in range(count)]
             turn = number % len(set_ups)
             for set_up in (*set_ups[turn:], *set_ups[:turn]):
                 if workload.stream and not set_up.streams:
                     continue
-                measured = _round(set_up, workload, concurrency, bodies)
+                measured = _round(model, set_up, workload, concurrency, bodies)
                 logger.info("%s", measured)
                 if number:
                     yield measured
 
 
 def _round(
-    set_up: SetUp, workload: Workload, concurrency: int, bodies: list[dict[str, object]]
+    model: str,
+    set_up: SetUp,
+    workload: Workload,
+    concurrency: int,
+    bodies: list[dict[str, object]],
 ) -> Round:
     load = psutil.getloadavg()[0]
     before = cpu_seconds(set_up.processes)
@@ -77,6 +84,7 @@ def _round(
     used = spent(before, cpu_seconds(set_up.processes))
     good = [answer for answer in answers if answer.error is None]
     return Round(
+        model=model,
         set_up=set_up.name,
         workload=workload.name,
         concurrency=concurrency,

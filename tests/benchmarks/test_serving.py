@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import time
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from aiohttp import web
@@ -13,11 +14,29 @@ from aiohttp.test_utils import TestServer
 from benchmarks.serving.cpu_time import cpu_seconds, spent
 from benchmarks.serving.load import chat, run_load
 from benchmarks.serving.page import page
+from benchmarks.serving.plot import plot
 from benchmarks.serving.rounds import Round
 from benchmarks.serving.set_ups import MONOLITH, PAIR
 from benchmarks.serving.workloads import WORKLOADS
 
 pytestmark = pytest.mark.anyio
+
+
+SLOW = Round(
+    model="demo",
+    set_up=MONOLITH,
+    workload="text, whole",
+    concurrency=1,
+    seconds=2.0,
+    requests=4,
+    errors=[],
+    tokens=8,
+    p50_s=0.5,
+    p95_s=1.0,
+    first_p50_s=0.25,
+    cpu_s={"front": 0.4, "engine": 9.0},
+    load_before=0.5,
+)
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
@@ -88,26 +107,22 @@ def test_cpu_is_counted_where_it_is_used() -> None:
 
 
 def test_the_page_shows_ratios_of_medians() -> None:
-    slow = Round(
-        set_up=MONOLITH,
-        workload="text, whole",
-        concurrency=1,
-        seconds=2.0,
-        requests=4,
-        errors=[],
-        tokens=8,
-        p50_s=0.5,
-        p95_s=1.0,
-        first_p50_s=0.25,
-        cpu_s={"front": 0.4, "engine": 9.0},
-        load_before=0.5,
-    )
     fast = replace(
-        slow, set_up=PAIR, seconds=1.0, p50_s=0.1, cpu_s={"render": 0.4, "generate": 0.2}
+        SLOW, set_up=PAIR, seconds=1.0, p50_s=0.1, cpu_s={"render": 0.4, "generate": 0.2}
     )
-    written = page([slow, fast, replace(fast, errors=["oh"]), slow, fast], "About.")
-    assert (
-        "| text, whole | 1 | vllm serve | 2.0 | 500 ms | 1000 ms | 250 ms | 100.0 ms |" in written
-    )
-    assert "| text, whole | 1 | pair | 2.00 | 0.20 | 1.00 | 1.00 | 1.50 | 0.50 | 1 |" in written
+    written = page([SLOW, fast, replace(fast, errors=["oh"]), SLOW, fast], "About.")
+    load = "| demo | text, whole | 1 |"
+    assert f"{load} vllm serve | 2.0 | 500 ms | 1000 ms | 250 ms | 100.0 ms |" in written
+    assert f"{load} pair | 2.00 | 0.20 | 1.00 | 1.00 | 1.50 | 0.50 | 1 |" in written
     assert written.endswith("About.\n")
+
+
+def test_the_plot_has_a_curve_of_each_that_was_asked() -> None:
+    points = [(MONOLITH, 1, 0.5), (MONOLITH, 8, 1.0), (PAIR, 1, 0.25), (PAIR, 8, 1.0)]
+    drawn = plot([replace(SLOW, set_up=s, concurrency=c, p50_s=p) for s, c, p in points])
+    curves = [
+        line.get("points")
+        for line in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}polyline")
+    ]
+    # Down is more: half and all of the height, a quarter and all of it; and none of the stock pair.
+    assert curves == ["40,110 260,40", "40,145 260,40", ""]

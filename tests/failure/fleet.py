@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from tests.conftest import FLAGS
+from tests.engine_priority import put_engine_last
 from tests.failure.faulty_link import FaultyLink
 from tests.pair import GenerateService, RenderService
 from tests.processes import Server, free_port
@@ -76,16 +77,9 @@ class Fleet:
         self._stack.close()
 
     def put_engines_last(self) -> None:
-        """Have the engines take what the services leave of the cores, as where they have a GPU.
-
-        Otherwise two of them take all, and what is said of a failure comes seconds after it, behind
-        all that was generated before.
-        """
+        """Otherwise two of them take all, and a failure is told of behind what came before it."""
         for replica in (self.weak, self.other):
-            for process in psutil.Process(replica.pid).children(recursive=True):
-                if " ".join(process.cmdline()).startswith("VLLM::"):
-                    for thread in process.threads():
-                        os.setpriority(os.PRIO_PROCESS, thread.id, 19)
+            put_engine_last(replica.pid)
 
     async def wait_for_rotation(self, count: int, within_s: float) -> float:
         """Wait until each render service has `count` replicas in rotation; return the seconds."""
