@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from generate_service.engine_holder import EngineHolder
+from generate_service.held_items import HeldItems
 from generate_service.metrics import GenerateMetrics, Refusals
 from generate_service.routes import GenerateRoute
 from generate_service.running_requests import RunningRequests
@@ -36,11 +37,13 @@ def create_app(
 
     app = FastAPI(title="Tandem generate service", version=version, lifespan=lifespan)
     memory = BodyMemory(most=settings.max_bodies_bytes, retry_after_s=settings.retry_after_s)
+    held = HeldItems(settings.held_items_bytes)
     refusals = Refusals()
     route = GenerateRoute(
         engine.get,
         requests,
         memory,
+        held,
         on_refusal=refusals.add,
         max_body_bytes=settings.max_body_bytes,
         trust_hashes=settings.item_hashes == "sent",
@@ -49,7 +52,7 @@ def create_app(
     app.add_middleware(TierAuth, keys=tier_keys(settings), on_refusal=refusals.add)
     app.add_middleware(FaultBoundary)
     _add_status_routes(app, engine, version)
-    _add_metrics_route(app, GenerateMetrics(requests, memory, refusals).registry())
+    _add_metrics_route(app, GenerateMetrics(requests, memory, held, refusals).registry())
     _add_error_handlers(app)
     return app
 

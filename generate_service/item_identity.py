@@ -1,6 +1,7 @@
 """By which name the engine's caches know an item."""
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 from blake3 import blake3
@@ -13,8 +14,31 @@ from shared_protocol.tensors import Buffer, TensorRef
 
 ITEM_HASHES: Final = ("content", "sent")
 
+ItemNames: TypeAlias = Mapping[str, Sequence[str | None]]
+"""By modality, in the order of its items."""
 
-def with_content_hashes(request: GenerateRequest, media: MediaLimits) -> GenerateRequest:
+
+def item_names(request: GenerateRequest, media: MediaLimits) -> ItemNames:
+    """Name each item of `request` by what it holds; None for one that has not its data.
+
+    The name under which an item was held before is taken over: it was made here, of the same item.
+    """
+    features = request.features
+    if features is None or features.kwargs_data is None:
+        return {}
+    held = features.held_items or {}
+    return {
+        modality: [
+            None
+            if item is None or media.is_remote(modality, item)
+            else known or item_name(modality, item)
+            for item, known in zip(items, held.get(modality) or [None] * len(items), strict=True)
+        ]
+        for modality, items in features.kwargs_data.items()
+    }
+
+
+def with_content_hashes(request: GenerateRequest, names: ItemNames) -> GenerateRequest:
     """Return `request` with each item's hash made anew of what the item holds.
 
     The engine keeps what its encoder made, and the keys and values behind it, under an item's
@@ -23,21 +47,16 @@ def with_content_hashes(request: GenerateRequest, media: MediaLimits) -> Generat
     that came without its data keeps its hash: by it the engine, or its connector, knows the data.
     """
     features = request.features
-    if features is None or features.kwargs_data is None:
+    if features is None or not names:
         return request
     hashes = {
         modality: [
-            mm_hash
-            if item is None or media.is_remote(modality, item)
-            else content_hash(modality, item, place)
-            for mm_hash, item, place in zip(
-                sent,
-                features.kwargs_data[modality],
-                features.mm_placeholders[modality],
-                strict=True,
+            mm_hash if name is None else content_hash(name, place)
+            for mm_hash, name, place in zip(
+                sent, names[modality], features.mm_placeholders[modality], strict=True
             )
         ]
-        if modality in features.kwargs_data
+        if modality in names
         else sent
         for modality, sent in features.mm_hashes.items()
     }
@@ -46,10 +65,16 @@ def with_content_hashes(request: GenerateRequest, media: MediaLimits) -> Generat
     )
 
 
-def content_hash(modality: str, item: MultiModalItem, place: PlaceholderRange) -> str:
+def content_hash(name: str, place: PlaceholderRange) -> str:
     digest = blake3()
-    _add(digest, f"{modality}:{place.length}".encode())
+    _add(digest, f"{name}:{place.length}".encode())
     _add(digest, b"dense" if place.is_embed is None else bytes(place.is_embed))
+    return str(digest.hexdigest())
+
+
+def item_name(modality: str, item: MultiModalItem) -> str:
+    digest = blake3()
+    _add(digest, modality.encode())
     for key in sorted(item.elements):
         _add_element(digest, key, item.elements[key])
     return str(digest.hexdigest())

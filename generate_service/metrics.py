@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from generate_service.held_items import HeldItems
 from generate_service.running_requests import RunningRequests
 from shared_protocol.startup.body_memory import BodyMemory
 
@@ -36,9 +37,12 @@ class Refusals:
 class GenerateMetrics:
     """A collector of `prometheus_client`."""
 
-    def __init__(self, requests: RunningRequests, memory: BodyMemory, refusals: Refusals) -> None:
+    def __init__(
+        self, requests: RunningRequests, memory: BodyMemory, held: HeldItems, refusals: Refusals
+    ) -> None:
         self._requests = requests
         self._memory = memory
+        self._held = held
         self._refusals = refusals
 
     def registry(self) -> CollectorRegistry:
@@ -59,6 +63,20 @@ class GenerateMetrics:
             "Bytes of requests' bodies that are held; --max-bodies-bytes is the most.",
             self._memory.taken,
         )
+        yield GaugeMetricFamily(
+            "tandem_generate_held_item_bytes",
+            "Bytes of bodies that are kept for their items; --held-items-bytes is the most.",
+            self._held.taken,
+        )
+        references = CounterMetricFamily(
+            "tandem_generate_item_references",
+            "Items that a request referred to in place of sending them; those that were not held "
+            "any more are sent after all.",
+            labels=["held"],
+        )
+        references.add_metric(["yes"], self._held.recalled)
+        references.add_metric(["no"], self._held.missed)
+        yield references
         refusals = CounterMetricFamily(
             "tandem_generate_refusals",
             "Requests answered with an error in place of tokens, by HTTP status.",

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -17,7 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from generate_service import json_answer
 from generate_service.admission import ModelLimits, admit
-from generate_service.item_identity import with_content_hashes
+from generate_service.held_items import HeldItems
+from generate_service.item_identity import item_names, with_content_hashes
 from generate_service.item_values import check_values
 from generate_service.request_body import ClientDisconnect, decode_body, read_body
 from generate_service.running_requests import RunningRequests
@@ -25,6 +27,7 @@ from generate_service.vllm_request import EngineRequest, decode_request
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, Failure, TokenDelta
 from shared_protocol.errors import InternalError, TandemError, Unavailable
 from shared_protocol.frames import encode_frame
+from shared_protocol.held_items import HELD_ITEMS_HEADER, encode_names
 from shared_protocol.json_codec import JSON_CONTENT_TYPE
 from shared_protocol.request import GenerateRequest
 from shared_protocol.startup.body_memory import BodyMemory, BodyShare
@@ -59,6 +62,7 @@ class GenerateRoute:
         engine: Callable[[], GeneratingEngine],
         requests: RunningRequests,
         memory: BodyMemory,
+        held: HeldItems,
         *,
         on_refusal: Callable[[int], None],
         max_body_bytes: int,
@@ -73,6 +77,7 @@ class GenerateRoute:
         self._engine = engine
         self._requests = requests
         self._memory = memory
+        self._held = held
         self._on_refusal = on_refusal
         self._max_body_bytes = max_body_bytes
         self._trust_hashes = trust_hashes
@@ -98,31 +103,45 @@ class GenerateRoute:
             body = await read_body(scope, receive, share, limit=self._max_body_bytes)
         except ClientDisconnect:
             return
-        request, engine_request = await self._in_place(
-            len(body), partial(self._read, scope, body, engine)
-        )
-        writer = _answer_writer(scope, request)
-        await until_disconnect(receive, answer.write(writer, engine.generate(engine_request)))
+        read = await self._in_place(len(body), partial(self._read, scope, body, engine))
+        writer = _answer_writer(scope, read.request)
+        steps = engine.generate(read.engine_request)
+        await until_disconnect(receive, answer.write(writer, steps, held=read.held))
 
-    def _read(
-        self, scope: Scope, body: bytearray, engine: GeneratingEngine
-    ) -> tuple[GenerateRequest, EngineRequest]:
+    def _read(self, scope: Scope, body: bytearray, engine: GeneratingEngine) -> "_Read":
         limits = engine.limits()
-        request = admit(decode_body(scope, body), limits)
-        check_values(request, dtype=limits.dtype)
+        sent = decode_body(scope, body)
+        request = admit(self._held.recall(sent), limits)
+        # What is held was looked at when it came.
+        check_values(sent, dtype=limits.dtype)
+        wanted = self._held.most or not self._trust_hashes
+        names = item_names(request, limits.media) if wanted else {}
         if not self._trust_hashes:
-            request = with_content_hashes(request, limits.media)
+            request = with_content_hashes(request, names)
         engine_request = decode_request(
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )
         engine.check_positions(engine_request)
-        return request, engine_request
+        return _Read(request, engine_request, self._held.hold(sent, names, len(body)))
 
     async def _in_place(self, size: int, read: Callable[[], ReadT]) -> ReadT:
         """Call `read`, in a thread if a body of `size` bytes would hold up everything else."""
         if size <= SMALL_BODY_BYTES:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a body said.
+
+    Attributes:
+        held: names of the items that came with their data, and are now kept.
+    """
+
+    request: GenerateRequest
+    engine_request: EngineRequest
+    held: list[str | None]
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -179,18 +198,25 @@ class Answer:
         return self._writer is not None
 
     async def write(
-        self, writer: AnswerWriter, generation: AsyncIterator[list[TokenDelta]]
+        self,
+        writer: AnswerWriter,
+        generation: AsyncIterator[list[TokenDelta]],
+        *,
+        held: list[str | None],
     ) -> None:
+        """Send all of `generation`; `held` are the names of the request's items."""
+        headers = [(HELD_ITEMS_HEADER.encode(), encode_names(held).encode())] if any(held) else []
         async with aclosing(generation) as steps:  # type: ignore[type-var]
             if writer.whole:
                 deltas = [delta async for step in steps for delta in step]
                 content = writer.deltas(deltas) + writer.end()
-                await self._begin(writer, length=len(content))
+                headers.append((b"content-length", str(len(content)).encode()))
+                await self._begin(writer, headers)
                 await self._end(content)
                 return
             # The status waits for the first step: a failure before it is an HTTP error.
             first = await anext(steps)
-            await self._begin(writer)
+            await self._begin(writer, headers)
             await self._add(writer.deltas(first))
             async for step in steps:
                 await self._add(writer.deltas(step))
@@ -205,10 +231,8 @@ class Answer:
             error = InternalError(error.message)
         await self._end(self._writer.failure(error))
 
-    async def _begin(self, writer: AnswerWriter, *, length: int | None = None) -> None:
-        headers = [(b"content-type", writer.content_type.encode())]
-        if length is not None:
-            headers.append((b"content-length", str(length).encode()))
+    async def _begin(self, writer: AnswerWriter, headers: list[tuple[bytes, bytes]]) -> None:
+        headers = [(b"content-type", writer.content_type.encode()), *headers]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._writer = writer
 

@@ -16,6 +16,7 @@ from shared_protocol.startup.declared_settings import (
     positive_int,
     positive_seconds,
     setting,
+    whole_number,
 )
 from shared_protocol.startup.vllm_flags import Service
 from shared_protocol.startup.vllm_parser import load_vllm
@@ -80,9 +81,16 @@ class GenerateSettings:
         one_of(*ITEM_HASHES),
         "By which hash the engine's caches know an image, a sound or a video. `content`: one that "
         "this service makes of the item itself, so that nobody can have one item taken for "
-        "another. `sent`: the one that came with it, which saves hashing; only where nobody but "
-        "your own render services reaches this service.",
+        "another. `sent`: the one that came with it; only where nobody but your own render "
+        "services reaches this service.",
         default="content",
+    )
+    held_items_bytes: int = setting(
+        whole_number,
+        "Most bytes of requests' bodies that are kept for their images, sounds and videos, so that "
+        "the next turn of a chat need not send them again; the least recently used go. 0 keeps "
+        "none. The default, 2 GiB, holds about two hundred images of 896 x 896.",
+        default=2**31,
     )
     zero_kv_blocks: str = setting(
         one_of("on", "off"),

@@ -4,9 +4,17 @@ import asyncio
 import contextlib
 import copy
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -35,6 +43,8 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from render_service.derender import Derenderer
 from render_service.generation_limit import begin_generations, check_generations
 from render_service.held_status import note_begun, note_refusal
+from render_service.item_names import ItemNames
+from render_service.outgoing_request import OutgoingRequest
 from render_service.replicas import ReplicaPool
 from render_service.vllm_engine_side import EngineSideCalls
 from render_service.vllm_prompt import PromptConsumer
@@ -83,10 +93,12 @@ class RemoteRequest:
     Attributes:
         core: what vLLM's output processor wants to know; its prompt ids are those that are echoed.
         wire: what the replica is sent.
+        items: vLLM's own, that `wire` was made of.
     """
 
     core: EngineCoreRequest
     wire: GenerateRequest
+    items: Mapping[str, Sequence[Any]]
 
 
 class RemoteEngine(EngineSideCalls):
@@ -116,6 +128,7 @@ class RemoteEngine(EngineSideCalls):
         )
         self._consumer = PromptConsumer(self.renderer)
         self._pool = pool
+        self._item_names = ItemNames()
         self._supported_tasks = tuple(supported_tasks)
         self._data_parallel_ranks = data_parallel_ranks
         self._encode, self._content_type = _ENCODINGS[wire]
@@ -223,7 +236,7 @@ class RemoteEngine(EngineSideCalls):
         )
         # The client is echoed the ids that its prompt was rendered to, sentinels and all.
         core.prompt_token_ids = split_enc_dec_input(prompt)[1].get("prompt_token_ids")
-        return RemoteRequest(core, wire)
+        return RemoteRequest(core, wire, decoder.get("mm_kwargs", {}))
 
     def _check_rank(self, rank: int | None) -> None:
         """In place of vLLM's own check, which would go by this process's one rank."""
@@ -251,7 +264,8 @@ class RemoteEngine(EngineSideCalls):
     def _send(
         self, request: RemoteRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[TokenDelta]]:
-        return self._pool.generate(self._encode(request.wire), content_type=self._content_type)
+        outgoing = OutgoingRequest(request.wire, request.items, self._item_names, self._encode)
+        return self._pool.generate(outgoing, content_type=self._content_type)
 
     async def _run_choices(
         self, request: RemoteRequest, text: str | None, outputs: RequestOutputCollector
@@ -325,9 +339,8 @@ class RemoteEngine(EngineSideCalls):
             data_parallel_rank=data_parallel_rank,
             abort_immediately=True,
         )
-        async with self._pool.generate(
-            self._encode(wire), content_type=self._content_type
-        ) as deltas:
+        outgoing = OutgoingRequest(wire, {}, self._item_names, self._encode)
+        async with self._pool.generate(outgoing, content_type=self._content_type) as deltas:
             async for _ in deltas:
                 pass
 
@@ -385,7 +398,8 @@ def _choice(request: RemoteRequest, parent: ParentRequest, index: int) -> Remote
     fields = {**request.wire.sampling_params, "n": 1}
     if core.sampling_params.seed is not None:
         fields["seed"] = core.sampling_params.seed
-    return RemoteRequest(core, msgspec.structs.replace(request.wire, sampling_params=fields))
+    wire = msgspec.structs.replace(request.wire, sampling_params=fields)
+    return replace(request, core=core, wire=wire)
 
 
 def _encode_adapter(lora: LoRARequest | None) -> Adapter | None:

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from render_service.agreement import differences
 from render_service.discovery import stands_for_itself, urls_behind
+from render_service.item_names import HeldNames
+from render_service.outgoing_request import Shipment
 from render_service.transport import (
     Exchange,
     GenerateTransport,
@@ -20,13 +22,19 @@ from render_service.transport import (
 )
 from shared_protocol.answer import TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
-from shared_protocol.errors import InternalError, ReplicaFailed, Unavailable
+from shared_protocol.errors import InternalError, MissingFeatures, ReplicaFailed, Unavailable
 from shared_protocol.serving_info import ServingInfo
 
 logger = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL_S: Final = 5.0
 _DISCOVERY_INTERVAL_S: Final = 5.0
+
+
+class Request(Protocol):
+    """What is to be generated, for whichever replica."""
+
+    def shipment(self, held: Container[str]) -> Shipment: ...
 
 
 @dataclass(eq=False)
@@ -43,6 +51,7 @@ class Replica:
         silent_s: for how long no probe was answered.
         busy: whether it has refused a request for its load since the last probe. It is in rotation
             all the same, behind the others: there may be nobody else, and it is well.
+        held: the names of items that it is thought to hold.
     """
 
     url: str
@@ -55,6 +64,7 @@ class Replica:
     exchanges: set[Exchange] = field(default_factory=set)
     silent_s: float = 0.0
     busy: bool = False
+    held: HeldNames = field(default_factory=HeldNames)
 
     @property
     def ready(self) -> bool:
@@ -210,7 +220,7 @@ class ReplicaPool:
     @asynccontextmanager
     async def generate(
         self,
-        body: bytes,
+        request: Request,
         *,
         content_type: str = BINARY_CONTENT_TYPE,
         headers: Mapping[str, str] | None = None,
@@ -224,12 +234,12 @@ class ReplicaPool:
             TandemError: on entering or iterating, as `GenerateTransport.stream`.
         """
         async with AsyncExitStack() as stack:
-            yield await self._first_that_accepts(stack, body, content_type, headers)
+            yield await self._first_that_accepts(stack, request, content_type, headers)
 
     async def _first_that_accepts(
         self,
         stack: AsyncExitStack,
-        body: bytes,
+        request: Request,
         content_type: str,
         headers: Mapping[str, str] | None,
     ) -> AsyncIterator[TokenDelta]:
@@ -238,12 +248,16 @@ class ReplicaPool:
         while (replica := self._least_loaded(tried)) is not None:
             if tried:
                 self.counts.sent_on += 1
-            tried.add(replica)
-            attempt = self._attempt(replica, body, content_type, headers)
+            attempt = self._attempt(replica, request, content_type, headers)
             try:
                 return await stack.enter_async_context(attempt)
             except NotAccepted as refusal:
+                tried.add(replica)
                 retry_after_s.append(refusal.retry_after_s or 1)
+            except MissingFeatures as missing:
+                # It has begun nothing. With each such answer fewer items are thought to be there.
+                if not replica.held.forget(missing.hashes):
+                    raise
         raise self.unavailable(retry_after_s=min(retry_after_s, default=1))
 
     def _least_loaded(self, tried: set[Replica]) -> Replica | None:
@@ -255,18 +269,20 @@ class ReplicaPool:
     async def _attempt(
         self,
         replica: Replica,
-        body: bytes,
+        request: Request,
         content_type: str,
         headers: Mapping[str, str] | None,
     ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
+        shipment = request.shipment(replica.held)
         replica.outstanding += 1
         try:
             async with self._transport.stream(
                 replica.url,
-                body,
+                shipment.body,
                 content_type=content_type,
                 headers=headers,
                 exchanges=replica.exchanges,
+                on_named=lambda names: replica.held.add(shipment.note(names)),
             ) as deltas:
                 yield deltas
         except (NotAccepted, ReplicaFailed) as error:

@@ -48,6 +48,7 @@ from shared_protocol.errors import (
     UnknownModel,
 )
 from shared_protocol.frames import BrokenStream, FrameReader
+from shared_protocol.held_items import HELD_ITEMS_HEADER, decode_names
 from shared_protocol.serving_info import INFO_PATH, ServingInfo
 
 logger = logging.getLogger(__name__)
@@ -283,6 +284,7 @@ class GenerateTransport:
         content_type: str = BINARY_CONTENT_TYPE,
         headers: Mapping[str, str] | None = None,
         exchanges: set[Exchange] | None = None,
+        on_named: Callable[[list[str | None]], object] = lambda names: None,
     ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
         """Send a request; inside the context, iterate over its deltas, the last one finished.
 
@@ -291,6 +293,7 @@ class GenerateTransport:
 
         Args:
             exchanges: holds this one while it runs, for whoever wants to cut it.
+            on_named: is told by which names the replica holds the items that were sent.
 
         Raises:
             NotAccepted: on entering, if the replica has not begun the request.
@@ -304,6 +307,8 @@ class GenerateTransport:
             sent = {"Content-Type": content_type, **(headers or {})}
             response = await self._post(exchange, url, body, sent)
             async with self._answered(exchange, response) as deltas:
+                if (names := response.headers.get(HELD_ITEMS_HEADER)) is not None:
+                    on_named(decode_names(names))
                 yield deltas
         finally:
             running.discard(exchange)

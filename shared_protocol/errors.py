@@ -76,14 +76,18 @@ class RequestTimeout(TandemError):
 
 
 class MissingFeatures(TandemError):
-    """Items were referred to by hash that this replica does not hold; send them along."""
+    """Items came without their data and are not held here; send them along."""
 
     status = 409
     error_type = "ConflictError"
 
     def __init__(self, hashes: list[str]) -> None:
+        """
+        Args:
+            hashes: the name by which each was referred to, or else its hash.
+        """
         super().__init__(
-            f"{len(hashes)} multimodal item(s) are referred to by a hash that is not held here; "
+            f"{len(hashes)} multimodal item(s) came without their data and are not held here; "
             "send them with their data.",
             param="features.kwargs_data",
         )

@@ -37,12 +37,15 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kwargs_data: the items; None in place of one says "you hold it under this hash".
         mm_metadata: the members of an item that prefill needs when its embeddings arrive through
             an EC connector.
+        held_items: in place of an item's data, the name that the replica gave it when it was sent
+            it before (`held_items`).
     """
 
     mm_hashes: dict[str, list[str]]
     mm_placeholders: dict[str, list[PlaceholderRange]]
     kwargs_data: dict[str, list[MultiModalItem | None]] | None = None
     mm_metadata: dict[str, list[MultiModalItem | None]] | None = None
+    held_items: dict[str, list[str | None]] | None = None
 
 
 class EmbedSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,6 +211,9 @@ def _check_features(features: Features, prompt_length: int) -> None:
         # Stock vLLM leaves out the modalities that need no metadata.
         described = {m: features.mm_hashes[m] for m in features.mm_metadata if m in modalities}
         _check_parallel("mm_metadata", features.mm_metadata, described)
+    if features.held_items is not None:
+        _check_parallel("held_items", features.held_items, features.mm_hashes)
+        _check_held_items(features.held_items, features.kwargs_data or {})
     for modality, hashes in features.mm_hashes.items():
         # Modalities name tensors in the binary form: other names could name one tensor twice.
         if not modality.isidentifier():
@@ -225,6 +231,17 @@ def _check_features(features: Features, prompt_length: int) -> None:
     check_disjoint(
         chain.from_iterable(features.mm_placeholders.values()), param="features.mm_placeholders"
     )
+
+
+def _check_held_items(
+    held: Mapping[str, Sequence[str | None]], data: Mapping[str, Sequence[MultiModalItem | None]]
+) -> None:
+    for modality, names in held.items():
+        items = data.get(modality, [None] * len(names))
+        for index, (name, item) in enumerate(zip(names, items, strict=True)):
+            if name is not None and item is not None:
+                param = f"features.held_items.{modality}[{index}]"
+                raise InvalidRequest(f"{param} is for an item without its data", param=param)
 
 
 def _check_parallel(

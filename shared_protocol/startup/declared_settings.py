@@ -107,6 +107,12 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def whole_number(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def limit(text: str) -> int:
     """A number that 0 stands for no limit in."""
     if not text.isdecimal():

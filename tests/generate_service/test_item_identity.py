@@ -4,7 +4,12 @@ import msgspec
 import pytest
 
 from generate_service.item_admission import ItemLimits, MediaLimits
-from generate_service.item_identity import content_hash, with_content_hashes
+from generate_service.item_identity import (
+    content_hash,
+    item_name,
+    item_names,
+    with_content_hashes,
+)
 from generate_service.item_sample import SampleElement, SampleTensor
 from shared_protocol.items import BatchedField, FlatField, ItemElement, MultiModalItem, SharedField
 from shared_protocol.placeholders import PlaceholderRange
@@ -38,8 +43,16 @@ def request(*items: MultiModalItem | None) -> GenerateRequest:
     )
 
 
+def hash_of(item: MultiModalItem, place: PlaceholderRange = PLACE, modality: str = "image") -> str:
+    return content_hash(item_name(modality, item), place)
+
+
+def with_hashes(sent: GenerateRequest, media: MediaLimits | None = None) -> GenerateRequest:
+    return with_content_hashes(sent, item_names(sent, media or MediaLimits()))
+
+
 def hashes(*items: MultiModalItem | None) -> list[str]:
-    named = with_content_hashes(request(*items), MediaLimits())
+    named = with_hashes(request(*items))
     assert named.features is not None
     return named.features.mm_hashes["image"]
 
@@ -64,8 +77,8 @@ def test_everything_that_an_item_holds_counts() -> None:
         item(times=ItemElement([0.0, 0.5], FlatField([], 0))),
         item(times=ItemElement([0.0, 0.5], FlatField([], 1))),
     ]
-    made = {content_hash("image", variant, PLACE) for variant in variants}
-    made.add(content_hash("video", item(), PLACE))
+    made = {hash_of(variant) for variant in variants}
+    made.add(hash_of(item(), modality="video"))
     assert len(made) == len(variants) + 1
 
 
@@ -95,12 +108,12 @@ ALIKE = {
 def test_no_key_spells_what_another_item_holds(
     one: dict[str, ItemElement], other: dict[str, ItemElement]
 ) -> None:
-    made = {content_hash("image", MultiModalItem(elements), PLACE) for elements in (one, other)}
+    made = {hash_of(MultiModalItem(elements)) for elements in (one, other)}
     assert len(made) == 2
 
 
 def test_numbers_of_any_size_have_a_hash() -> None:
-    made = {content_hash("image", item(count=ItemElement(n, BatchedField())), PLACE) for n in BIG}
+    made = {hash_of(item(count=ItemElement(n, BatchedField()))) for n in BIG}
     assert len(made) == len(BIG)
 
 
@@ -112,16 +125,16 @@ def test_the_mask_counts_since_the_prefix_cache_does_not_look_at_it() -> None:
         PlaceholderRange(0, 2, [False, True]),
         PlaceholderRange(0, 3, [False, True, False]),
     ]
-    assert len({content_hash("image", item(), place) for place in places}) == len(places)
+    assert len({hash_of(item(), place) for place in places}) == len(places)
     moved = PlaceholderRange(7, 1)
-    assert content_hash("image", item(), moved) == content_hash("image", item(), PLACE)
+    assert hash_of(item(), moved) == hash_of(item())
 
 
 def test_an_item_without_its_data_keeps_its_hash_and_the_rest_stays_as_it_is() -> None:
     sent = request(item(), None)
-    named = with_content_hashes(sent, MediaLimits())
+    named = with_hashes(sent)
     assert named.features is not None
-    assert named.features.mm_hashes["image"] == [content_hash("image", item(), PLACE), "same"]
+    assert named.features.mm_hashes["image"] == [hash_of(item()), "same"]
     assert sent.features is not None
     assert sent.features.mm_hashes == {"image": ["same", "same"]}
     assert msgspec.structs.replace(named, features=sent.features) == sent
@@ -131,11 +144,19 @@ def test_an_item_whose_data_a_connector_brings_keeps_its_hash() -> None:
     sample = {"pixels": SampleElement(SampleTensor("float32", (4, 6)), BatchedField())}
     media = MediaLimits({"image": ItemLimits(None, sample, None)}, takes_remote=True)
     told = MultiModalItem({"count": ItemElement(3, BatchedField())})
-    named = with_content_hashes(request(told, item()), media)
+    named = with_hashes(request(told, item()), media)
     assert named.features is not None
-    assert named.features.mm_hashes["image"] == ["same", content_hash("image", item(), PLACE)]
+    assert named.features.mm_hashes["image"] == ["same", hash_of(item())]
 
 
 def test_a_request_without_items_is_returned_as_it_is() -> None:
     text = GenerateRequest(request_id="r", token_ids=[1], sampling_params={})
-    assert with_content_hashes(text, MediaLimits()) is text
+    assert with_hashes(text) is text
+
+
+def test_the_name_of_an_item_that_was_held_is_not_made_again() -> None:
+    sent = request(item(), item())
+    assert sent.features is not None
+    features = msgspec.structs.replace(sent.features, held_items={"image": ["held", None]})
+    recalled = msgspec.structs.replace(sent, features=features)
+    assert item_names(recalled, MediaLimits()) == {"image": ["held", item_name("image", item())]}

@@ -46,6 +46,9 @@ async def test_refusals() -> None:
     assert found == {
         "tandem_generate_requests": 0,
         "tandem_generate_body_bytes": 0,
+        "tandem_generate_held_item_bytes": 0,
+        "tandem_generate_item_references_total no": 0,
+        "tandem_generate_item_references_total yes": 0,
         "tandem_generate_refusals_total 400": 1,
         "tandem_generate_refusals_total 401": 1,
         "tandem_generate_refusals_total 413": 1,

@@ -14,6 +14,8 @@ from typing import Any, Self, TypeAlias
 import msgspec
 import uvicorn
 
+from render_service.item_names import ItemNames
+from render_service.outgoing_request import Shipment
 from render_service.transport import GENERATE_PATH, MIN_SERVER_KEEP_ALIVE_S, READY_PATH
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, AnswerFrame, TokenDelta
 from shared_protocol.frames import encode_frame
@@ -43,6 +45,16 @@ NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 FIRST = TokenDelta(token_ids=[1])
 LAST = TokenDelta(token_ids=[2], finish_reason="stop")
+
+
+@dataclass(frozen=True)
+class PlainRequest:
+    """One without items, for a `ReplicaPool`."""
+
+    body: bytes
+
+    def shipment(self, held: object) -> Shipment:
+        return Shipment(self.body, (), ItemNames())
 
 
 @dataclass(frozen=True)

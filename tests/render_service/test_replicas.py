@@ -30,6 +30,7 @@ from tests.render_service.fake_generate import (
     NO_AUTHORITIES,
     Behaviour,
     FakeGenerate,
+    PlainRequest,
     answer,
     answer_bytes,
     eventually,
@@ -40,7 +41,7 @@ from tests.render_service.fake_generate import (
 
 pytestmark = pytest.mark.anyio
 
-BODY = b"a request"
+REQUEST = PlainRequest(b"a request")
 OTHER_INFO = replace(INFO, dtype="bfloat16", max_model_len=512)
 
 StartReplica = Callable[[], FakeGenerate]
@@ -77,7 +78,7 @@ def nobody() -> str:
 
 
 async def ask(pool: ReplicaPool) -> list[TokenDelta]:
-    async with pool.generate(BODY) as deltas:
+    async with pool.generate(REQUEST) as deltas:
         return [delta async for delta in deltas]
 
 
@@ -115,7 +116,7 @@ async def test_a_slow_replica_gets_less(start_replica: StartReplica) -> None:
     members = [start_replica(), start_replica()]
     for member in members:
         member.behaviour = hang_after(FIRST)
-    async with open_pool(*members) as pool, pool.generate(BODY):
+    async with open_pool(*members) as pool, pool.generate(REQUEST):
         slow, fast = sorted(members, key=lambda member: len(member.requests), reverse=True)
         fast.behaviour = answer(FIRST, LAST)
         for _ in range(20):
@@ -126,7 +127,7 @@ async def test_a_slow_replica_gets_less(start_replica: StartReplica) -> None:
 async def test_what_still_runs_can_be_ended(start_replica: StartReplica) -> None:
     member = start_replica()
     member.behaviour = hang_after(FIRST)
-    async with open_pool(member) as pool, pool.generate(BODY) as deltas:
+    async with open_pool(member) as pool, pool.generate(REQUEST) as deltas:
         assert await anext(deltas) == FIRST
         pool.end_requests()
         with pytest.raises(ReplicaFailed):
@@ -274,7 +275,7 @@ async def test_an_error_of_the_consumer_is_not_the_replicas(replica: FakeGenerat
     async with open_pool(replica) as pool:
 
         async def consume() -> None:
-            async with pool.generate(BODY) as deltas:
+            async with pool.generate(REQUEST) as deltas:
                 await anext(deltas)
                 raise ZeroDivisionError
 

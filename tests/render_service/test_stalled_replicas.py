@@ -20,6 +20,7 @@ from tests.render_service.fake_generate import (
     LAST,
     NO_AUTHORITIES,
     FakeGenerate,
+    PlainRequest,
     eventually,
     hang_after,
 )
@@ -27,7 +28,7 @@ from tests.render_service.replica_process import ReplicaProcess
 
 pytestmark = pytest.mark.anyio
 
-BODY = b"a request"
+REQUEST = PlainRequest(b"a request")
 PROBE_INTERVAL_S = 0.5
 PROBE_TIMEOUT_S = 0.5
 OUT_WITHIN_S = PROBE_INTERVAL_S + PROBE_TIMEOUT_S
@@ -74,7 +75,7 @@ class Reader:
 
     async def _read(self, pool: ReplicaPool) -> None:
         try:
-            async with pool.generate(BODY) as deltas:
+            async with pool.generate(REQUEST) as deltas:
                 async for delta in deltas:
                     self.deltas.append(delta)
         except Exception as error:
@@ -112,7 +113,7 @@ async def test_it_leaves_the_rotation_and_comes_back(start_process: StartProcess
             (row,) = pool.status()["replicas"]
             assert row["reason"] == "no answer on /ready within 0.5 s"
             with pytest.raises(Unavailable):
-                async with pool.generate(BODY):
+                async with pool.generate(REQUEST):
                     pass
             replica.go_on()
             await eventually(pool.has_ready_replica, within_s=SLACK_S)
