@@ -49,3 +49,4 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.serving --write
+	$(BIN)/python -m benchmarks.render --write

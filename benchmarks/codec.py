@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from shared_protocol.binary_codec import decode_binary, encode_binary
 from shared_protocol.items import BatchedField, ItemElement, MultiModalItem
 from shared_protocol.json_codec import decode_json, encode_json
@@ -35,6 +37,16 @@ def image_request() -> GenerateRequest:
     )
 
 
+def held_image_request() -> GenerateRequest:
+    """The same one for a replica that holds the image."""
+    whole = image_request()
+    assert whole.features is not None
+    features = msgspec.structs.replace(
+        whole.features, kwargs_data={"image": [None]}, held_items={"image": ["0" * 64]}
+    )
+    return msgspec.structs.replace(whole, features=features)
+
+
 def long_request() -> GenerateRequest:
     choose = random.Random(0)
     return GenerateRequest(
@@ -56,6 +68,7 @@ def cpu_ms(call: Callable[[Any], object], argument: object) -> float:
 def main() -> None:
     payloads = [
         ("896x896x3 float32 image", image_request(), PIXEL_BYTES),
+        ("the same image, held", held_image_request(), PIXEL_BYTES),
         ("100,000 token ids", long_request(), 4 * PROMPT_LENGTH),
     ]
     codecs = [("JSON", encode_json, decode_json), ("binary", encode_binary, decode_binary)]

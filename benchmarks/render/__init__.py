@@ -1,0 +1,1 @@
+"""What the render tier can do by itself: the generate service is one that answers at once."""
