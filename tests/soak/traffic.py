@@ -163,9 +163,8 @@ def _fails_in_vllm(body: dict[str, Any]) -> bool:
 
     A prompt is cut off before its image, or no token that is allowed continues the structure.
     """
-    return "truncate_prompt_tokens" in body or (
-        "structured_outputs" in body and "allowed_token_ids" in body
-    )
+    structured = body.keys() & {"structured_outputs", "response_format"}
+    return "truncate_prompt_tokens" in body or ("allowed_token_ids" in body and bool(structured))
 
 
 def _plain(prompt: str) -> dict[str, Any]:
