@@ -21,6 +21,7 @@ from generate_service.admission import ModelLimits, admit
 from generate_service.held_items import HeldItems
 from generate_service.item_identity import item_names, with_content_hashes
 from generate_service.item_values import check_values
+from generate_service.merged_deltas import merged
 from generate_service.request_body import ClientDisconnect, decode_body, read_body
 from generate_service.running_requests import RunningRequests
 from generate_service.vllm_request import EngineRequest, decode_request
@@ -253,7 +254,8 @@ class FrameWriter:
         self.whole = not request.stream
 
     def deltas(self, deltas: list[TokenDelta]) -> bytes:
-        return b"".join([encode_frame(delta) for delta in deltas])
+        frames = merged(deltas) if self.whole else deltas
+        return b"".join([encode_frame(frame) for frame in frames])
 
     def end(self) -> bytes:
         return b""

@@ -1,0 +1,37 @@
+"""Steps that nobody looks at one by one, as one: an answer that is not streamed has few frames."""
+
+from collections.abc import Iterable
+from itertools import chain, groupby
+
+import msgspec
+
+from shared_protocol.answer import TokenDelta
+
+
+def merged(deltas: Iterable[TokenDelta]) -> list[TokenDelta]:
+    """Return `deltas` with neighbours made one where they tell of nothing but tokens.
+
+    The first and the last of a choice stay as they are, and with them the times of its first and
+    its last token.
+    """
+    result: list[TokenDelta] = []
+    for (is_plain, *_), neighbours in groupby(deltas, _kind):
+        group = list(neighbours)
+        result += [_joined(group)] if is_plain else group
+    return result
+
+
+def _kind(delta: TokenDelta) -> tuple[bool, int, str | None]:
+    """Neighbours of one kind can be joined if its first member is true."""
+    plain = TokenDelta(
+        index=delta.index,
+        token_ids=delta.token_ids,
+        timestamp=delta.timestamp,
+        weight_version=delta.weight_version,
+    )
+    return delta == plain, delta.index, delta.weight_version
+
+
+def _joined(deltas: list[TokenDelta]) -> TokenDelta:
+    token_ids = list(chain.from_iterable(delta.token_ids for delta in deltas))
+    return msgspec.structs.replace(deltas[-1], token_ids=token_ids)
