@@ -1,6 +1,7 @@
 """`python -m benchmarks.profiles`: a flame graph of each tier under load, into docs/profiles/."""
 
 import asyncio
+import itertools
 import logging
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ def main() -> None:
     vllm_cpu.prepare_environment()
     # They import vLLM.
     from benchmarks.serving.load import chat, run_load
-    from benchmarks.serving.workloads import MODEL
+    from benchmarks.serving.workloads import MODEL, Workload
     from benchmarks.serving.workloads import WORKLOADS as ALL
     from tests.checkpoints import checkpoint
     from tests.engine_priority import put_engine_last
@@ -36,15 +37,12 @@ def main() -> None:
         put_engine_last(pair.replicas[0].pid)
         tiers = {"render": pair.render.pid, "generate": pair.replicas[0].pid}
         for name in WORKLOADS:
-            bodies = [ALL[name].request(seed) for seed in range(4000)]
             stop = threading.Event()
 
-            def load(
-                bodies: list[dict[str, object]] = bodies, stop: threading.Event = stop
-            ) -> None:
-                pending = iter(bodies)
+            def load(workload: Workload = ALL[name], stop: threading.Event = stop) -> None:
+                seeds = itertools.count()
                 while not stop.is_set():
-                    some = [body for body, _ in zip(pending, range(CLIENTS), strict=False)]
+                    some = [workload.request(next(seeds)) for _ in range(4 * CLIENTS)]
                     asyncio.run(run_load(chat(pair.url), some, CLIENTS))
 
             thread = threading.Thread(target=load)

@@ -56,4 +56,6 @@ def _positions(film: ItemReader, time: FilmTime) -> int:
     """How far it is from the first step of the grid to the last."""
     step = film.number(STEP)
     film.demand(0.0 <= step < math.inf, STEP, "must be a number of seconds")
-    return int((film.integers(GRID)[0] - 1) * step * time.positions_per_second)
+    positions = (film.integers(GRID)[0] - 1) * step * time.positions_per_second
+    film.demand(math.isfinite(positions), STEP, "must be a number of seconds that a film may have")
+    return int(positions)

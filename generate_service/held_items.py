@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,12 +15,15 @@ from shared_protocol.held_items import at_places, sent_places
 from shared_protocol.items import MultiModalItem
 from shared_protocol.request import GenerateRequest
 
+_Key: TypeAlias = tuple[str, str]
+"""Modality and name: an item of one is not recalled as one of another."""
+
 
 @dataclass(frozen=True)
 class _Body:
     """The items whose tensors lie in one body, which is kept as long as any of them."""
 
-    items: dict[str, MultiModalItem]
+    items: dict[_Key, MultiModalItem]
     size: int
 
 
@@ -43,7 +47,7 @@ class HeldItems:
         self._lock = Lock()
         self._numbers = itertools.count()
         self._bodies: OrderedDict[int, _Body] = OrderedDict()
-        self._where: dict[str, int] = {}
+        self._where: dict[_Key, int] = {}
 
     def recall(self, request: GenerateRequest) -> GenerateRequest:
         """Return `request` with the data of the items that it refers to.
@@ -55,12 +59,17 @@ class HeldItems:
         if features is None or features.held_items is None:
             return request
         found = self._find(
-            [name for names in features.held_items.values() for name in names if name is not None]
+            [
+                (modality, name)
+                for modality, names in features.held_items.items()
+                for name in names
+                if name is not None
+            ]
         )
         data = features.kwargs_data or {}
         whole = {
             modality: [
-                found[name] if name is not None else item
+                item if name is None else found[modality, name]
                 for name, item in zip(names, data.get(modality, [None] * len(names)), strict=True)
             ]
             for modality, names in features.held_items.items()
@@ -69,19 +78,16 @@ class HeldItems:
             request, features=msgspec.structs.replace(features, kwargs_data=whole)
         )
 
-    def _find(self, names: Sequence[str]) -> dict[str, MultiModalItem]:
+    def _find(self, keys: Sequence[_Key]) -> dict[_Key, MultiModalItem]:
         with self._lock:
-            missing = [name for name in names if name not in self._where]
+            missing = [name for modality, name in keys if (modality, name) not in self._where]
             self.missed += len(missing)
-            self.recalled += len(names) - len(missing)
+            self.recalled += len(keys) - len(missing)
             if missing:
                 raise MissingFeatures(missing)
-            found = {}
-            for name in names:
-                number = self._where[name]
-                self._bodies.move_to_end(number)
-                found[name] = self._bodies[number].items[name]
-            return found
+            for key in keys:
+                self._bodies.move_to_end(self._where[key])
+            return {key: self._bodies[self._where[key]].items[key] for key in keys}
 
     def hold(
         self, sent: GenerateRequest, names: Mapping[str, Sequence[str | None]], size: int
@@ -106,19 +112,19 @@ class HeldItems:
         items = at_places(features.kwargs_data or {}, places)
         self._keep(
             {
-                name: item
-                for name, item in zip(told, items, strict=True)
+                (modality, name): item
+                for (modality, _), name, item in zip(places, told, items, strict=True)
                 if name is not None and item is not None
             },
             size,
         )
         return told
 
-    def _keep(self, items: dict[str, MultiModalItem], size: int) -> None:
+    def _keep(self, items: dict[_Key, MultiModalItem], size: int) -> None:
         with self._lock:
-            for name in items.keys() & self._where.keys():
-                self._bodies.move_to_end(self._where[name])
-            new = {name: item for name, item in items.items() if name not in self._where}
+            for key in items.keys() & self._where.keys():
+                self._bodies.move_to_end(self._where[key])
+            new = {key: item for key, item in items.items() if key not in self._where}
             if not new:
                 return
             number = next(self._numbers)
@@ -128,5 +134,5 @@ class HeldItems:
             while self.taken > self.most:
                 _, gone = self._bodies.popitem(last=False)
                 self.taken -= gone.size
-                for name in gone.items:
-                    del self._where[name]
+                for key in gone.items:
+                    del self._where[key]

@@ -11,8 +11,8 @@ from shared_protocol.answer import TokenDelta
 def merged(deltas: Iterable[TokenDelta]) -> list[TokenDelta]:
     """Return `deltas` with neighbours made one where they tell of nothing but tokens.
 
-    The first and the last of a choice stay as they are, and with them the times of its first and
-    its last token.
+    The first of a choice, which tells of its prefill, and the last, which tells of its end, stay as
+    they are, and with them the times of its first and its last token.
     """
     result: list[TokenDelta] = []
     for (is_plain, *_), neighbours in groupby(deltas, _kind):

@@ -95,6 +95,10 @@ class GenerateRoute:
                 self._on_refusal(error.status)
                 raise
             await answer.fail(error)
+        except Exception:
+            if not answer.begun:
+                self._on_refusal(InternalError.status)
+            raise
 
     async def _respond(
         self, scope: Scope, receive: Receive, answer: "Answer", share: BodyShare

@@ -45,9 +45,6 @@ class HeldNames:
         while len(self._names) > _MAX_NAMES:
             self._names.popitem(last=False)
 
-    def forget(self, names: Iterable[str]) -> bool:
-        """Drop `names`; return whether any of them was there."""
-        known = [name for name in names if name in self._names]
-        for name in known:
-            del self._names[name]
-        return bool(known)
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._names.pop(name, None)

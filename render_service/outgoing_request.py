@@ -9,6 +9,7 @@ import msgspec
 from render_service.item_names import ItemNames
 from shared_protocol.held_items import MAX_NAMED, at_places, sent_places
 from shared_protocol.request import Features, GenerateRequest
+from shared_protocol.tensors import Buffer
 
 
 @dataclass(frozen=True)
@@ -16,13 +17,16 @@ class Shipment:
     """What one replica is sent.
 
     Attributes:
+        body: in parts, which refer to the tensors: many choices of one request share them.
         items: those whose data `body` brings, in the order in which the replica names them.
         names: gets their names.
+        has_names: whether names stand in place of some items.
     """
 
-    body: bytes
+    body: Sequence[Buffer]
     items: Sequence[Any]
     names: ItemNames
+    has_names: bool = False
 
     def note(self, named: Sequence[str | None]) -> list[str]:
         """Keep the names that the replica gave, and return them."""
@@ -46,7 +50,7 @@ class OutgoingRequest:
     wire: GenerateRequest
     items: Mapping[str, Sequence[Any]]
     names: ItemNames
-    encode: Callable[[GenerateRequest], bytes]
+    encode: Callable[[GenerateRequest], Sequence[Buffer]]
 
     def shipment(self, held: Container[str]) -> Shipment:
         """Encode it for a replica that is thought to hold the items of the names in `held`."""
@@ -56,7 +60,8 @@ class OutgoingRequest:
         features = self._with_names(features, features.kwargs_data, held)
         wire = msgspec.structs.replace(self.wire, features=features)
         items = at_places(self.items, sent_places(features))
-        return Shipment(self.encode(wire), items, self.names)
+        has_names = features.held_items is not None
+        return Shipment(self.encode(wire), items, self.names, has_names)
 
     def _with_names(
         self, features: Features, data: Mapping[str, Sequence[Any]], held: Container[str]

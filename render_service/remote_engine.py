@@ -54,7 +54,7 @@ from render_service.vllm_request import (
     encode_prompt_embeds,
 )
 from shared_protocol.answer import TokenDelta
-from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_binary
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, encode_parts
 from shared_protocol.errors import (
     InvalidRequest,
     PayloadTooLarge,
@@ -69,12 +69,13 @@ from shared_protocol.request import (
     GenerateRequest,
     ReasoningParserKwargs,
 )
+from shared_protocol.tensors import Buffer
 
 logger = logging.getLogger(__name__)
 
-_ENCODINGS: Final[dict[str, tuple[Callable[[GenerateRequest], bytes], str]]] = {
-    "binary": (encode_binary, BINARY_CONTENT_TYPE),
-    "json": (encode_json, JSON_CONTENT_TYPE),
+_ENCODINGS: Final[dict[str, tuple[Callable[[GenerateRequest], Sequence[Buffer]], str]]] = {
+    "binary": (encode_parts, BINARY_CONTENT_TYPE),
+    "json": (lambda request: [encode_json(request)], JSON_CONTENT_TYPE),
 }
 
 

@@ -244,20 +244,24 @@ class ReplicaPool:
         headers: Mapping[str, str] | None,
     ) -> AsyncIterator[TokenDelta]:
         tried: set[Replica] = set()
+        whole: set[Replica] = set()
         retry_after_s: list[int] = []
         while (replica := self._least_loaded(tried)) is not None:
             if tried:
                 self.counts.sent_on += 1
-            attempt = self._attempt(replica, request, content_type, headers)
+            shipment = request.shipment(() if replica in whole else replica.held)
+            attempt = self._attempt(replica, shipment, content_type, headers)
             try:
                 return await stack.enter_async_context(attempt)
             except NotAccepted as refusal:
                 tried.add(replica)
                 retry_after_s.append(refusal.retry_after_s or 1)
             except MissingFeatures as missing:
-                # It has begun nothing. With each such answer fewer items are thought to be there.
-                if not replica.held.forget(missing.hashes):
+                # It has begun nothing.
+                replica.held.forget(missing.hashes)
+                if not shipment.has_names:
                     raise
+                whole.add(replica)
         raise self.unavailable(retry_after_s=min(retry_after_s, default=1))
 
     def _least_loaded(self, tried: set[Replica]) -> Replica | None:
@@ -269,11 +273,10 @@ class ReplicaPool:
     async def _attempt(
         self,
         replica: Replica,
-        request: Request,
+        shipment: Shipment,
         content_type: str,
         headers: Mapping[str, str] | None,
     ) -> AsyncIterator[AsyncIterator[TokenDelta]]:
-        shipment = request.shipment(replica.held)
         replica.outstanding += 1
         try:
             async with self._transport.stream(

@@ -19,7 +19,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ from shared_protocol.errors import (
 from shared_protocol.frames import BrokenStream, FrameReader
 from shared_protocol.held_items import HELD_ITEMS_HEADER, decode_names
 from shared_protocol.serving_info import INFO_PATH, ServingInfo
+from shared_protocol.tensors import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ TURN_S: Final = 0.002
 """How long one stream is worked on while others wait: where replicas are faster than this process,
 a read brings hundreds of deltas, and each of 32 streams would hold up probes for tens of ms.
 """
+
+PIECE_BYTES: Final = 1 << 18
+"""A body of 10 MB in one piece would hold up everything else for as long as it is copied."""
 
 _MAX_ERROR_BYTES: Final = 1 << 20
 _ERROR_TIMEOUT_S: Final = 5.0
@@ -279,7 +283,7 @@ class GenerateTransport:
     async def stream(
         self,
         url: str,
-        body: bytes,
+        body: Sequence[Buffer],
         *,
         content_type: str = BINARY_CONTENT_TYPE,
         headers: Mapping[str, str] | None = None,
@@ -292,6 +296,7 @@ class GenerateTransport:
         request in the engine.
 
         Args:
+            body: its parts, which are not copied.
             exchanges: holds this one while it runs, for whoever wants to cut it.
             on_named: is told by which names the replica holds the items that were sent.
 
@@ -332,17 +337,18 @@ class GenerateTransport:
             await asyncio.shield(self._in_background(content.close()))
 
     async def _post(
-        self, exchange: Exchange, url: str, body: bytes, headers: dict[str, str]
+        self, exchange: Exchange, url: str, body: Sequence[Buffer], headers: dict[str, str]
     ) -> httpx.Response:
         address, auth = _address(url, GENERATE_PATH)
         headers = {
             "Accept": FRAMES_CONTENT_TYPE,
             **EXPECT_HEADERS,
+            "Content-Length": str(sum(memoryview(part).nbytes for part in body)),
             **self._authorization(),
             **headers,
         }
         request = self._client.build_request(
-            "POST", address, content=body, headers=_encoded(headers)
+            "POST", address, content=_pieces(body), headers=_encoded(headers)
         )
         try:
             return await self._send(exchange, request, auth)
@@ -398,6 +404,14 @@ class GenerateTransport:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+async def _pieces(body: Sequence[Buffer]) -> AsyncIterator[bytes]:
+    """Cut `body` up: what is under way is copied, and goes out between other streams' turns."""
+    for part in body:
+        view = memoryview(part).cast("B")
+        for start in range(0, len(view), PIECE_BYTES):
+            yield bytes(view[start : start + PIECE_BYTES])
 
 
 def _encoded(headers: Mapping[str, str]) -> httpx.Headers:

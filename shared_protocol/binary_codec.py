@@ -2,8 +2,8 @@
 
 An 8-byte little-endian length, a JSON header, and the raw bytes of the tensors. The request's
 JSON rides in the header's ``__metadata__.request``, with a tensor's name in place of the tensor;
-token ids and the ``is_embed`` masks are tensors too. Framing copies each tensor once, reading
-copies none: the tensors of a decoded request lie in the buffer it was decoded from.
+token ids and the ``is_embed`` masks are tensors too. Neither framing nor reading copies a tensor:
+those of a decoded request lie in the buffer it was decoded from.
 """
 
 import struct
@@ -51,6 +51,11 @@ _ENCODER_TOKEN_IDS: Final = "encoder_token_ids"
 
 
 def encode_binary(request: GenerateRequest) -> bytes:
+    return b"".join(encode_parts(request))
+
+
+def encode_parts(request: GenerateRequest) -> list[Buffer]:
+    """Encode `request` without copying its tensors: the parts of a body, one after the other."""
     tensors: dict[str, TensorRef] = {}
     names: dict[int, str] = {}
     for name, tensor in _named_tensors(request):
@@ -76,7 +81,7 @@ def encode_binary(request: GenerateRequest) -> bytes:
         offset = end
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-len(encoded) % _ALIGNMENT)
-    return b"".join((struct.pack("<Q", len(encoded)), encoded, *parts))
+    return [struct.pack("<Q", len(encoded)) + encoded, *parts]
 
 
 def decode_binary(body: Buffer) -> GenerateRequest:

@@ -15,8 +15,9 @@ HELD_ITEMS_HEADER: Final = "tandem-held-items"
 """One entry, separated by commas, for each item that came with its data; empty if it is not held.
 """
 
-MAX_NAMED: Final = 128
-"""Items of one request that are named: a head of more than 8 KiB is refused by some proxies."""
+MAX_NAMED: Final = 100
+"""Items of one request that are named: a head of more than 8 KiB is refused by some proxies, and a
+name is 64 characters."""
 
 ItemT = TypeVar("ItemT")
 

@@ -34,9 +34,9 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         mm_hashes: content address of each item.
         mm_placeholders: where each item goes, in prompt order.
-        kwargs_data: the items; None in place of one says "you hold it under this hash".
-        mm_metadata: the members of an item that prefill needs when its embeddings arrive through
-            an EC connector.
+        kwargs_data: the items; None in place of one that `held_items` names.
+        mm_metadata: a member of stock vLLM's request, not read: an item whose embeddings arrive
+            through an EC connector comes in `kwargs_data`, with the members that prefill needs.
         held_items: in place of an item's data, the name that the replica gave it when it was sent
             it before (`held_items`).
     """

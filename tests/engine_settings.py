@@ -24,6 +24,10 @@ ENGINE_FLAGS = (
 
 # Where it is looked whether memory grows, the caches are such as are soon used in full. Memory of
 # blocks is taken when they are first written to.
-SMALL_CACHES_FLAGS = ("--mm-processor-cache-gb=0.001", "--num-gpu-blocks-override=512")
+SMALL_CACHES_FLAGS = (
+    "--mm-processor-cache-gb=0.001",
+    "--num-gpu-blocks-override=512",
+    "--held-items-bytes=200000",
+)
 # The CPU build's matrix products are compiled for each shape, and 1024 of them are kept otherwise.
 SMALL_CACHES_ENVIRONMENT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"}

@@ -41,6 +41,8 @@ CACHES = (
     "--mm-processor-cache-gb=0.0001",
 )
 ENGINE = (
+    # As that cache of the render service's.
+    "--held-items-bytes=100000",
     # A prefill of several steps.
     "--max-num-batched-tokens=128",
     # A cache that is soon used in full: memory is taken when it is first written to.

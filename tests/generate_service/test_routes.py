@@ -41,13 +41,13 @@ async def post_binary(client: httpx.AsyncClient, **changes: Any) -> httpx.Respon
     return await client.post(PATH, content=encode_binary(wire), headers=headers)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_frames(stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "steps"), [(False, [[7, 8], [9]]), (True, [[7], [8], [9]])])
+async def test_frames(stream: bool, steps: list[list[int]]) -> None:
     async with serving(three_tokens) as (client, _):
         response = await post_binary(client, stream=stream)
         assert response.headers["content-type"] == FRAMES_CONTENT_TYPE
         deltas = frames_of(response.content)
-        assert [d.token_ids for d in deltas if isinstance(d, TokenDelta)] == [[7], [8], [9]]
+        assert [d.token_ids for d in deltas if isinstance(d, TokenDelta)] == steps
 
 
 async def test_json() -> None:

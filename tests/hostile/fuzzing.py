@@ -62,6 +62,7 @@ async def attack(
     limits = httpx.Limits(max_connections=_AT_ONCE)
     async with httpx.AsyncClient(timeout=_HANG_S, limits=limits, trust_env=False) as client:
         before = await true_answers(client, generate, bodies)
+        assert all(isinstance(answer, list) for answer in before), before
         source = itertools.islice(mutants(bodies, seed), count)
         while batch := list(itertools.islice(source, _TRUE_REQUEST_EVERY)):
             pending = iter(batch)

@@ -54,7 +54,7 @@ class PlainRequest:
     body: bytes
 
     def shipment(self, held: object) -> Shipment:
-        return Shipment(self.body, (), ItemNames())
+        return Shipment([self.body], (), ItemNames())
 
 
 @dataclass(frozen=True)

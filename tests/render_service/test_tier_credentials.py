@@ -33,7 +33,7 @@ async def sent_by(given: RenderSettings, replica: FakeGenerate) -> str | None:
     credential = sent_credential(given)
     async with GenerateTransport(ssl_context=NO_AUTHORITIES, credential=credential) as transport:
         await transport.ready(replica.url)
-        async with transport.stream(replica.url, b"a request") as deltas:
+        async with transport.stream(replica.url, [b"a request"]) as deltas:
             assert [delta async for delta in deltas] == [FIRST, LAST]
     return replica.requests[-1].headers.get("authorization")
 
@@ -103,7 +103,7 @@ async def test_both_sides_show_certificates(tmp_path: Path) -> None:
     async with tls_replica(authority) as url:
         async with GenerateTransport(ssl_context=tls_context(settings(**ca, **shown))) as known:
             await known.ready(url)
-            async with known.stream(url, b"x" * 500_000) as deltas:
+            async with known.stream(url, [b"x" * 500_000]) as deltas:
                 assert [delta async for delta in deltas] == [FIRST, LAST]
         for given in (ca, shown):
             async with GenerateTransport(ssl_context=tls_context(settings(**given))) as stranger:

@@ -64,7 +64,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 async def ask(transport: GenerateTransport, url: str) -> list[TokenDelta]:
-    async with transport.stream(url, BODY) as deltas:
+    async with transport.stream(url, [BODY]) as deltas:
         return [delta async for delta in deltas]
 
 
@@ -80,7 +80,7 @@ async def test_the_request_is_sent_as_it_is(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     body = bytes(range(256)) * 10_000
-    async with transport.stream(replica.url, body, headers={"traceparent": "00-1"}) as deltas:
+    async with transport.stream(replica.url, [body], headers={"traceparent": "00-1"}) as deltas:
         assert [delta async for delta in deltas] == [FIRST, LAST]
     (request,) = replica.requests
     assert request.body == body
@@ -94,7 +94,7 @@ async def test_a_delta_is_there_as_soon_as_it_was_sent(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     replica.behaviour = hang_after(FIRST)
-    async with transport.stream(replica.url, BODY) as deltas, asyncio.timeout(1):
+    async with transport.stream(replica.url, [BODY]) as deltas, asyncio.timeout(1):
         assert await anext(deltas) == FIRST
 
 
@@ -127,7 +127,7 @@ async def test_many_deltas_at_once_hold_up_nobody(
 
     ticking = asyncio.create_task(tick())
     begun = time.perf_counter()
-    async with transport.stream(replica.url, BODY) as deltas:
+    async with transport.stream(replica.url, [BODY]) as deltas:
         async for _ in deltas:
             time.sleep(0.001)  # noqa: ASYNC251 - the work on a delta
     took = time.perf_counter() - begun
@@ -149,7 +149,7 @@ async def test_a_connection_is_used_again(
     transport: GenerateTransport, replica: FakeGenerate, read_past_last: bool
 ) -> None:
     for _ in range(3):
-        async with transport.stream(replica.url, BODY) as deltas:
+        async with transport.stream(replica.url, [BODY]) as deltas:
             async for delta in deltas:
                 if delta.finished and not read_past_last:
                     break
@@ -164,7 +164,7 @@ async def test_leaving_closes_the_connection(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     replica.behaviour = hang_after(FIRST)
-    async with transport.stream(replica.url, BODY) as deltas:
+    async with transport.stream(replica.url, [BODY]) as deltas:
         async for _ in deltas:
             break
     await eventually(lambda: replica.disconnects == 1 and replica.connections == 0, within_s=1)
@@ -199,7 +199,7 @@ async def test_an_error_of_the_consumer_closes_the_connection(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     async def consume() -> None:
-        async with transport.stream(replica.url, BODY) as deltas:
+        async with transport.stream(replica.url, [BODY]) as deltas:
             await anext(deltas)
             raise ZeroDivisionError
 
@@ -410,7 +410,7 @@ async def test_a_failure_frame(
 ) -> None:
     replica.behaviour = answer(FIRST, failure)
     seen: list[TokenDelta] = []
-    async with transport.stream(replica.url, BODY) as deltas:
+    async with transport.stream(replica.url, [BODY]) as deltas:
         with pytest.raises(kind, match=message) as caught:
             await collect(deltas, seen)
     assert seen == [FIRST]
@@ -470,7 +470,7 @@ async def test_lost_while_streaming(
         async for delta in deltas:
             seen.append(delta)
 
-    async with transport.stream(replica.url, BODY) as deltas:
+    async with transport.stream(replica.url, [BODY]) as deltas:
         with pytest.raises(ReplicaFailed) as caught:
             await read(deltas)
     assert seen == [FIRST] * deltas_before
@@ -480,7 +480,7 @@ async def test_lost_while_streaming(
 
 async def test_the_replica_is_killed(transport: GenerateTransport, replica: FakeGenerate) -> None:
     replica.behaviour = hang_after(FIRST)
-    async with transport.stream(replica.url, BODY) as deltas:
+    async with transport.stream(replica.url, [BODY]) as deltas:
         await anext(deltas)
         replica.kill()
         with pytest.raises(ReplicaFailed):
@@ -657,7 +657,7 @@ async def test_who_asks_for_the_body_and_does_not_read_it_may_have_begun() -> No
         GenerateTransport(settings, ssl_context=NO_AUTHORITIES) as transport,
     ):
         with pytest.raises(ReplicaFailed):
-            async with transport.stream(url, bytes(2**25)):
+            async with transport.stream(url, [bytes(2**25)]):
                 pass
         sent.set()
 

@@ -89,12 +89,17 @@ class Traffic:
     def _status(
         self, response: httpx.Response, asked: object, *, fails_in_vllm: bool = False
     ) -> str:
-        if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR and fails_in_vllm:
+        """Look at an answer that has been read, and name it."""
+        return self._look(response.status_code, response.text, asked, fails_in_vllm)
+
+    def _look(self, status: int, text: str, asked: object, fails_in_vllm: bool = False) -> str:
+        failed_stream = status == httpx.codes.OK and '"error":{' in text
+        if fails_in_vllm and (failed_stream or status == httpx.codes.INTERNAL_SERVER_ERROR):
             return "500 as by vLLM alone"
-        if response.status_code not in _ANSWERS:
-            kind = str(response.status_code)
-            self._fail(kind, f"{response.text[:300]} for {str(asked)[:1000]}")
-        return str(response.status_code)
+        if failed_stream or status not in _ANSWERS:
+            kind = "an error in a stream" if failed_stream else str(status)
+            self._fail(kind, f"{text[-300:]} for {str(asked)[:1000]}")
+        return str(status)
 
     async def _ask_api(self, session: httpx.AsyncClient) -> str:
         asked: ApiRequest = next(self._api)
@@ -129,19 +134,18 @@ class Traffic:
         }
         try:
             async with asyncio.timeout(self._draw.uniform(0.0, 1.0)):
-                async with session.stream("POST", CHAT, json=body) as response:
-                    async for _ in response.aiter_bytes():
-                        pass
+                return self._status(await session.post(CHAT, json=body), body)
         except TimeoutError:
             return "left"
-        return self._status(response, body)
 
     async def _read_slowly(self, session: httpx.AsyncClient) -> str:
         body = _plain("the quick") | {"max_tokens": 60, "ignore_eos": True, "stream": True}
+        text = ""
         async with session.stream("POST", CHAT, json=body) as response:
-            async for _ in response.aiter_bytes(64):
+            async for piece in response.aiter_text(64):
+                text += piece
                 await asyncio.sleep(0.005)
-        return str(response.status_code)
+        return self._look(response.status_code, text, body)
 
     async def _send_garbage(self, session: httpx.AsyncClient) -> str:
         content = self._draw.choice(_GARBAGE)
