@@ -569,6 +569,8 @@ def test_films_that_last_as_long_as_the_model_knows() -> None:
         (scalar(-1.0),),
         (scalar(float("nan")),),
         (scalar(float("inf")),),
+        # Finite, and infinite once it is made positions.
+        (np.full((), 1e308),),
         (ones(2),),
     ],
 )

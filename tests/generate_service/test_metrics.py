@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from generate_service.vllm_request import EngineRequest
+from shared_protocol.answer import TokenDelta
 from tests.generate_service.fake_engine import forever, three_tokens
 from tests.generate_service.fake_service import PATH, REQUEST, serving, until
 
@@ -55,6 +58,15 @@ async def test_refusals() -> None:
         "tandem_generate_refusals_total 500": 0,
         "tandem_generate_refusals_total 503": 0,
     }
+
+
+async def test_a_fault_of_the_service_is_counted() -> None:
+    def broken(request: EngineRequest) -> AsyncIterator[list[TokenDelta]]:
+        raise RuntimeError("as no engine should")
+
+    async with serving(broken) as (client, _):
+        assert (await client.post(PATH, json=REQUEST)).status_code == 500
+        assert (await samples(client))["tandem_generate_refusals_total 500"] == 1
 
 
 async def test_two_applications_of_one_process() -> None:
