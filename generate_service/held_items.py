@@ -1,18 +1,18 @@
 """Items that came once, kept for requests that refer to them."""
 
 import itertools
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
 import msgspec
 
-from generate_service.item_admission import PROMPT_EMBEDS_MODALITY
 from shared_protocol.errors import MissingFeatures
 from shared_protocol.held_items import at_places, sent_places
-from shared_protocol.items import MultiModalItem
+from shared_protocol.items import MultiModalItem, supplied_key
 from shared_protocol.request import GenerateRequest
 
 _Key: TypeAlias = tuple[str, str]
@@ -48,45 +48,35 @@ class HeldItems:
         self._numbers = itertools.count()
         self._bodies: OrderedDict[int, _Body] = OrderedDict()
         self._where: dict[_Key, int] = {}
+        self._users: Counter[int] = Counter()
 
-    def recall(self, request: GenerateRequest) -> GenerateRequest:
-        """Return `request` with the data of the items that it refers to.
+    @contextmanager
+    def one(self) -> Iterator["Recall"]:
+        """What one request refers to is kept, and counted, until the request has ended."""
+        recall = Recall(self)
+        try:
+            yield recall
+        finally:
+            with self._lock:
+                self._users.subtract(recall.bodies)
+                self._users += Counter()
 
+    def find(self, keys: Sequence[_Key], user: "Recall") -> dict[_Key, MultiModalItem]:
+        """
         Raises:
             MissingFeatures: with the names of those that are not held.
         """
-        features = request.features
-        if features is None or features.held_items is None:
-            return request
-        found = self._find(
-            [
-                (modality, name)
-                for modality, names in features.held_items.items()
-                for name in names
-                if name is not None
-            ]
-        )
-        data = features.kwargs_data or {}
-        whole = {
-            modality: [
-                item if name is None else found[modality, name]
-                for name, item in zip(names, data.get(modality, [None] * len(names)), strict=True)
-            ]
-            for modality, names in features.held_items.items()
-        }
-        return msgspec.structs.replace(
-            request, features=msgspec.structs.replace(features, kwargs_data=whole)
-        )
-
-    def _find(self, keys: Sequence[_Key]) -> dict[_Key, MultiModalItem]:
         with self._lock:
             missing = [name for modality, name in keys if (modality, name) not in self._where]
             self.missed += len(missing)
             self.recalled += len(keys) - len(missing)
             if missing:
                 raise MissingFeatures(missing)
-            for key in keys:
-                self._bodies.move_to_end(self._where[key])
+            numbers = {self._where[key] for key in keys}
+            for number in numbers:
+                self._bodies.move_to_end(number)
+            self._users.update(numbers - user.bodies)
+            user.bodies |= numbers
             return {key: self._bodies[self._where[key]].items[key] for key in keys}
 
     def hold(
@@ -105,11 +95,14 @@ class HeldItems:
         places = list(sent_places(features))
         if not places:
             return []
-        told = [
-            None if modality == PROMPT_EMBEDS_MODALITY else names[modality][index]
-            for modality, index in places
-        ]
         items = at_places(features.kwargs_data or {}, places)
+        # Embeddings that a client made are new objects on the render tier each time.
+        told = [
+            None
+            if item is None or supplied_key(modality) in item.elements
+            else names[modality][index]
+            for (modality, index), item in zip(places, items, strict=True)
+        ]
         self._keep(
             {
                 (modality, name): item
@@ -125,14 +118,65 @@ class HeldItems:
             for key in items.keys() & self._where.keys():
                 self._bodies.move_to_end(self._where[key])
             new = {key: item for key, item in items.items() if key not in self._where}
-            if not new:
+            if not new or not self._make_room(size):
                 return
             number = next(self._numbers)
             self._bodies[number] = _Body(new, size)
             self._where.update(dict.fromkeys(new, number))
             self.taken += size
-            while self.taken > self.most:
-                _, gone = self._bodies.popitem(last=False)
-                self.taken -= gone.size
-                for key in gone.items:
-                    del self._where[key]
+
+    def _make_room(self, size: int) -> bool:
+        """Let go of what nobody uses; whoever uses a body would keep its memory all the same."""
+        idle = iter([number for number in self._bodies if not self._users[number]])
+        while self.taken + size > self.most:
+            number = next(idle, None)
+            if number is None:
+                return False
+            gone = self._bodies.pop(number)
+            self.taken -= gone.size
+            for key in gone.items:
+                del self._where[key]
+        return True
+
+
+class Recall:
+    """What one request refers to.
+
+    Attributes:
+        bodies: the numbers of those that it uses.
+        size: bytes of the items that it has recalled.
+    """
+
+    def __init__(self, held: HeldItems) -> None:
+        self._held = held
+        self.bodies: set[int] = set()
+        self.size = 0
+
+    def whole(self, request: GenerateRequest) -> GenerateRequest:
+        """Return `request` with the data of the items that it refers to.
+
+        Raises:
+            MissingFeatures: with the names of those that are not held.
+        """
+        features = request.features
+        if features is None or features.held_items is None:
+            return request
+        keys = [
+            (modality, name)
+            for modality, names in features.held_items.items()
+            for name in names
+            if name is not None
+        ]
+        found = self._held.find(keys, self)
+        self.size = sum(tensor.nbytes for item in found.values() for _, tensor in item.tensors())
+        data = features.kwargs_data or {}
+        items = {
+            modality: [
+                item if name is None else found[modality, name]
+                for name, item in zip(names, data.get(modality, [None] * len(names)), strict=True)
+            ]
+            for modality, names in features.held_items.items()
+        }
+        return msgspec.structs.replace(
+            request, features=msgspec.structs.replace(features, kwargs_data=items)
+        )

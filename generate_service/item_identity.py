@@ -84,7 +84,7 @@ def _add_element(digest: blake3, key: str, element: ItemElement) -> None:
     field = element.field
     dim = field.dim if isinstance(field, FlatField) else 0
     _add(digest, key.encode())
-    _add(digest, f"{type(field).__name__}:{dim}".encode())
+    _add(digest, f"{type(field).__name__}:{dim}:{field.keep_on_cpu}".encode())
     _add_data(digest, element.data)
 
 

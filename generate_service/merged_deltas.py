@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 from itertools import chain, groupby
+from typing import Final
 
 import msgspec
 
 from shared_protocol.answer import TokenDelta
+
+_MOST: Final = 256
+"""Steps in one: the render tier works on a frame at a stretch, while its other streams wait."""
 
 
 def merged(deltas: Iterable[TokenDelta]) -> list[TokenDelta]:
@@ -17,7 +21,7 @@ def merged(deltas: Iterable[TokenDelta]) -> list[TokenDelta]:
     result: list[TokenDelta] = []
     for (is_plain, *_), neighbours in groupby(deltas, _kind):
         group = list(neighbours)
-        result += [_joined(group)] if is_plain else group
+        result += _in_batches(group) if is_plain else group
     return result
 
 
@@ -30,6 +34,10 @@ def _kind(delta: TokenDelta) -> tuple[bool, int, str | None]:
         weight_version=delta.weight_version,
     )
     return delta == plain, delta.index, delta.weight_version
+
+
+def _in_batches(deltas: list[TokenDelta]) -> list[TokenDelta]:
+    return [_joined(deltas[start : start + _MOST]) for start in range(0, len(deltas), _MOST)]
 
 
 def _joined(deltas: list[TokenDelta]) -> TokenDelta:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from generate_service import json_answer
 from generate_service.admission import ModelLimits, admit
-from generate_service.held_items import HeldItems
+from generate_service.held_items import HeldItems, Recall
 from generate_service.item_identity import item_names, with_content_hashes
 from generate_service.item_values import check_values
 from generate_service.merged_deltas import merged
@@ -88,8 +88,12 @@ class GenerateRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(send)
         try:
-            with self._requests.one(), self._memory.one() as share:
-                await self._respond(scope, receive, answer, share)
+            with (
+                self._requests.one(),
+                self._memory.one() as share,
+                self._held.one() as recall,
+            ):
+                await self._respond(scope, receive, answer, share, recall)
         except TandemError as error:
             if not answer.begun:
                 self._on_refusal(error.status)
@@ -101,22 +105,29 @@ class GenerateRoute:
             raise
 
     async def _respond(
-        self, scope: Scope, receive: Receive, answer: "Answer", share: BodyShare
+        self, scope: Scope, receive: Receive, answer: "Answer", share: BodyShare, recall: Recall
     ) -> None:
         engine = self._engine()
         try:
             body = await read_body(scope, receive, share, limit=self._max_body_bytes)
         except ClientDisconnect:
             return
-        read = await self._in_place(len(body), partial(self._read, scope, body, engine))
+        size = len(body)
+        sent = await self._in_place(size, partial(decode_body, scope, body))
+        whole = recall.whole(sent)
+        read = await self._in_place(
+            size + recall.size, partial(self._read, sent, whole, size, engine)
+        )
         writer = _answer_writer(scope, read.request)
         steps = engine.generate(read.engine_request)
         await until_disconnect(receive, answer.write(writer, steps, held=read.held))
 
-    def _read(self, scope: Scope, body: bytearray, engine: GeneratingEngine) -> "_Read":
+    def _read(
+        self, sent: GenerateRequest, whole: GenerateRequest, size: int, engine: GeneratingEngine
+    ) -> "_Read":
+        """Check and rebuild what `sent` said; `whole` is the same with the items that it named."""
         limits = engine.limits()
-        sent = decode_body(scope, body)
-        request = admit(self._held.recall(sent), limits)
+        request = admit(whole, limits)
         # What is held was looked at when it came.
         check_values(sent, dtype=limits.dtype)
         wanted = self._held.most or not self._trust_hashes
@@ -127,7 +138,7 @@ class GenerateRoute:
             request, default_max_tokens=engine.default_max_tokens(len(request.token_ids))
         )
         engine.check_positions(engine_request)
-        return _Read(request, engine_request, self._held.hold(sent, names, len(body)))
+        return _Read(request, engine_request, self._held.hold(sent, names, size))
 
     async def _in_place(self, size: int, read: Callable[[], ReadT]) -> ReadT:
         """Call `read`, in a thread if a body of `size` bytes would hold up everything else."""

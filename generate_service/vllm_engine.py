@@ -17,6 +17,7 @@ from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationEr
 from vllm.sampling_params import SamplingParams
 from vllm.tracing import log_tracing_disabled_warning
 from vllm.usage.usage_lib import UsageContext
+from vllm.utils.async_utils import cancel_task_threadsafe
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput
@@ -217,6 +218,9 @@ class Engine:
         return self._llm.errored
 
     def shutdown(self) -> None:
+        """End the engine and its processes; not to be called in the event loop's thread."""
+        # First: vLLM would log the end of its engine as an error.
+        cancel_task_threadsafe(self._llm.output_handler)
         self._llm.shutdown(timeout=self._llm.vllm_config.shutdown_timeout)
 
     def served_model_names(self) -> list[str]:

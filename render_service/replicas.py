@@ -247,7 +247,7 @@ class ReplicaPool:
         whole: set[Replica] = set()
         retry_after_s: list[int] = []
         while (replica := self._least_loaded(tried)) is not None:
-            if tried:
+            if tried and replica not in whole:
                 self.counts.sent_on += 1
             shipment = request.shipment(() if replica in whole else replica.held)
             attempt = self._attempt(replica, shipment, content_type, headers)

@@ -15,9 +15,9 @@ HELD_ITEMS_HEADER: Final = "tandem-held-items"
 """One entry, separated by commas, for each item that came with its data; empty if it is not held.
 """
 
-MAX_NAMED: Final = 100
-"""Items of one request that are named: a head of more than 8 KiB is refused by some proxies, and a
-name is 64 characters."""
+MAX_NAMED: Final = 50
+"""Items of one request that are named, by 64 characters each: a head of more than 4 KiB is refused
+by some proxies. The rest is named in the next turn."""
 
 ItemT = TypeVar("ItemT")
 
@@ -41,4 +41,4 @@ def encode_names(names: Sequence[str | None]) -> str:
 
 
 def decode_names(header: str) -> list[str | None]:
-    return [name or None for name in header.split(",")]
+    return [name.strip() or None for name in header.split(",")]

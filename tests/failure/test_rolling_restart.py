@@ -18,7 +18,13 @@ from tests.failure.fleet import Fleet
 from tests.failure.streams import read_chat, whole_texts
 from tests.processes import Server
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.anyio,
+    # Four starts on cores that the load takes as well.
+    pytest.mark.timeout(1200),
+]
 
 logger = logging.getLogger(__name__)
 

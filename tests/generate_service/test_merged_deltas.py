@@ -45,3 +45,10 @@ def test_choices_that_take_turns_are_not_mixed() -> None:
 def test_nothing_and_one() -> None:
     assert merged([]) == []
     assert merged([LAST]) == [LAST]
+
+
+def test_a_long_answer_is_not_one_frame() -> None:
+    result = merged([FIRST, *(plain(token) for token in range(1000)), LAST])
+    assert [len(step.token_ids) for step in result] == [1, 256, 256, 256, 232, 1]
+    assert [token for step in result[1:-1] for token in step.token_ids] == list(range(1000))
+    assert [step.timestamp for step in result[1:-1]] == [255.0, 511.0, 767.0, 999.0]

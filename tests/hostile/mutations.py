@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
-from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, decode_binary
+from generate_service.item_admission import PROMPT_EMBEDS_MODALITY, MediaLimits
+from generate_service.item_identity import item_names
+from shared_protocol.binary_codec import BINARY_CONTENT_TYPE, decode_binary, encode_binary
 from shared_protocol.errors import TandemError
 from shared_protocol.json_codec import JSON_CONTENT_TYPE, encode_json
 
@@ -97,8 +100,10 @@ def mutants(bodies: list[bytes], seed: int) -> Iterator[Mutant]:
         bodies: true requests in their binary form.
     """
     draw = random.Random(seed)
+    by_name = [named for body in bodies if (named := _by_name(body)) is not None]
     while True:
-        body = draw.choice(bodies)
+        pool = by_name if by_name and draw.random() < 0.12 else bodies
+        body = draw.choice(pool)
         if draw.random() < 0.08:
             step, changed = _change_bytes(body, draw)
             yield Mutant(BINARY_CONTENT_TYPE, changed, (step,))
@@ -108,6 +113,37 @@ def mutants(bodies: list[bytes], seed: int) -> Iterator[Mutant]:
             draw.choice(_CHANGES)(payload, draw) for _ in range(draw.choice((1, 1, 1, 2, 3)))
         )
         yield _encoded(payload.body(), steps, draw)
+
+
+def _by_name(body: bytes) -> bytes | None:
+    """The request that names its items, as it is once a replica holds them; None without any."""
+    request = decode_binary(bytearray(body))
+    features = request.features
+    if features is None or not features.kwargs_data:
+        return None
+    names = item_names(request, MediaLimits())
+    held = {
+        modality: [None] * len(of_modality) if modality == PROMPT_EMBEDS_MODALITY else of_modality
+        for modality, of_modality in names.items()
+    }
+    rest = {
+        modality: [
+            item if name is None else None for item, name in zip(items, held[modality], strict=True)
+        ]
+        for modality, items in features.kwargs_data.items()
+    }
+    features = msgspec.structs.replace(features, kwargs_data=rest, held_items=held)
+    return encode_binary(msgspec.structs.replace(request, features=features))
+
+
+def _exchange_names(payload: Payload, draw: random.Random) -> str:
+    held = _features(payload).get("held_items")
+    lists = list(held.values()) if isinstance(held, dict) else []
+    names = [name for entries in lists if isinstance(entries, list) for name in entries]
+    for entries in lists:
+        if isinstance(entries, list):
+            entries[:] = [draw.choice(names) for _ in entries]
+    return "exchange names"
 
 
 def _encoded(body: bytes, steps: tuple[str, ...], draw: random.Random) -> Mutant:
@@ -297,4 +333,5 @@ _CHANGES: Final[list[Callable[[Payload, random.Random], str]]] = [
     _shift_spans,
     _exchange_modalities,
     _reuse_hash,
+    _exchange_names,
 ]

@@ -168,7 +168,8 @@ def _fails_in_vllm(body: dict[str, Any]) -> bool:
     A prompt is cut off before its image, or no token that is allowed continues the structure.
     """
     structured = body.keys() & {"structured_outputs", "response_format"}
-    return "truncate_prompt_tokens" in body or ("allowed_token_ids" in body and bool(structured))
+    limited = body.keys() & {"allowed_token_ids", "stop_token_ids"}
+    return "truncate_prompt_tokens" in body or bool(structured and limited)
 
 
 def _plain(prompt: str) -> dict[str, Any]:

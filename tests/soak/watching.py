@@ -1,5 +1,6 @@
 """What processes hold over time, and whether it grows."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ UNWANTED: Final = re.compile(
     r"never retrieved|was never awaited|was destroyed but it is pending|Unclosed|"
     r"Traceback \(most recent call last\)"
 )
+
+_ANSWERED: Final = "[shared_protocol.fault_boundary] a request failed"
+"""In front of the traceback of a fault that a client was told of."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,13 @@ def processes_of(pids: Mapping[str, int]) -> dict[str, psutil.Process]:
 
 
 def unwanted_lines(log: Path) -> list[str]:
-    return [line for line in log.read_text(errors="replace").splitlines() if UNWANTED.search(line)]
+    """Lines that tell of something forgotten; not those of a fault that was answered with 500."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [
+        line
+        for before, line in itertools.pairwise(["", *lines])
+        if UNWANTED.search(line) and not before.endswith(_ANSWERED)
+    ]
 
 
 def line_count(log: Path) -> int:
