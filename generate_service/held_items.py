@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from shared_protocol.errors import MissingFeatures
-from shared_protocol.held_items import at_places, sent_places
+from shared_protocol.held_items import sent_places
 from shared_protocol.items import MultiModalItem, supplied_key
 from shared_protocol.request import GenerateRequest
 
@@ -93,45 +93,41 @@ class HeldItems:
         if features is None or not 0 < size <= self.most:
             return []
         places = list(sent_places(features))
-        if not places:
-            return []
-        items = at_places(features.kwargs_data or {}, places)
-        # Embeddings that a client made are new objects on the render tier each time.
-        told = [
-            None
-            if item is None or supplied_key(modality) in item.elements
-            else names[modality][index]
-            for (modality, index), item in zip(places, items, strict=True)
-        ]
-        self._keep(
-            {
-                (modality, name): item
-                for (modality, _), name, item in zip(places, told, items, strict=True)
-                if name is not None and item is not None
-            },
-            size,
-        )
-        return told
+        data = features.kwargs_data or {}
+        items = {
+            (modality, name): item
+            for modality, index in places
+            if (item := data[modality][index]) is not None
+            and (name := names[modality][index]) is not None
+            # Embeddings that a client made are new objects on the render tier each time.
+            and supplied_key(modality) not in item.elements
+        }
+        kept = self._keep(items, size)
+        named = [(modality, names[modality][index]) for modality, index in places]
+        return [name if (modality, name) in kept else None for modality, name in named]
 
-    def _keep(self, items: dict[_Key, MultiModalItem], size: int) -> None:
+    def _keep(self, items: Mapping[_Key, MultiModalItem], size: int) -> set[_Key]:
+        """Keep `items` if there is room; return the keys of those that are held."""
         with self._lock:
             for key in items.keys() & self._where.keys():
                 self._bodies.move_to_end(self._where[key])
             new = {key: item for key, item in items.items() if key not in self._where}
-            if not new or not self._make_room(size):
-                return
-            number = next(self._numbers)
-            self._bodies[number] = _Body(new, size)
-            self._where.update(dict.fromkeys(new, number))
-            self.taken += size
+            if new and self._make_room(size):
+                number = next(self._numbers)
+                self._bodies[number] = _Body(new, size)
+                self._where.update(dict.fromkeys(new, number))
+                self.taken += size
+            return items.keys() & self._where.keys()
 
     def _make_room(self, size: int) -> bool:
         """Let go of what nobody uses; whoever uses a body would keep its memory all the same."""
-        idle = iter([number for number in self._bodies if not self._users[number]])
-        while self.taken + size > self.most:
-            number = next(idle, None)
-            if number is None:
-                return False
+        idle = [number for number in self._bodies if not self._users[number]]
+        needed = self.taken + size - self.most
+        if sum(self._bodies[number].size for number in idle) < needed:
+            return False
+        for number in idle:
+            if self.taken + size <= self.most:
+                break
             gone = self._bodies.pop(number)
             self.taken -= gone.size
             for key in gone.items:

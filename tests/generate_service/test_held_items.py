@@ -116,7 +116,7 @@ def test_what_a_request_uses_is_kept_and_counted() -> None:
         recall.whole(request(name(1), name(2)))
         assert recall.size == 8
         # There is no room: what is in use would stay in memory without being counted.
-        hold(held, image(3), size=10)
+        assert hold(held, image(3), image(1), size=10) == [None, name(1)]
         with pytest.raises(MissingFeatures):
             recalled(held, request(name(3)))
         recalled(held, request(name(1), name(2)))

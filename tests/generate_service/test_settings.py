@@ -45,6 +45,7 @@ def test_defaults() -> None:
         "tls_client_ca_file": "",
         "item_checks": "on",
         "item_hashes": "content",
+        "held_items_bytes": 2**31,
         "zero_kv_blocks": "on",
         "on_engine_death": "exit",
         "shutdown_grace_s": 25.0,
