@@ -92,7 +92,11 @@ def _add_status_routes(app: FastAPI, engine: EngineHolder, version: str) -> None
 
     @app.get(INFO_PATH)
     async def info() -> dict[str, Any]:
-        """What the render tier compares before it sends requests here."""
+        """For the render tier: whether a request would be answered now, and what is served.
+
+        Both at once, since each render process asks several times a second.
+        """
+        engine.check_ready()
         facts: dict[str, Any] = msgspec.to_builtins(engine.get().info())
         return facts
 

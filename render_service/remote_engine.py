@@ -348,7 +348,7 @@ class RemoteEngine(EngineSideCalls):
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         with translated_errors():
             check_generations(n)
-        if not self._pool.has_ready_replica():
+        if not self._pool.takes_requests():
             raise _unavailable(self._pool.unavailable())
 
     async def check_health(self) -> None:

@@ -27,6 +27,7 @@ from shared_protocol.serving_info import ServingInfo
 
 logger = logging.getLogger(__name__)
 
+LATE_S: Final = 2.0
 _PROGRESS_INTERVAL_S: Final = 5.0
 _DISCOVERY_INTERVAL_S: Final = 5.0
 
@@ -49,6 +50,7 @@ class Replica:
         suspect: set when a request failed since the last probe began.
         exchanges: the requests that are running there.
         silent_s: for how long no probe was answered.
+        late: whether it was in rotation until it fell silent, and that is not long ago.
         busy: whether it has refused a request for its load since the last probe. It is in rotation
             all the same, behind the others: there may be nobody else, and it is well.
         held: the names of items that it is thought to hold.
@@ -63,6 +65,7 @@ class Replica:
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     exchanges: set[Exchange] = field(default_factory=set)
     silent_s: float = 0.0
+    late: bool = False
     busy: bool = False
     held: HeldNames = field(default_factory=HeldNames)
 
@@ -96,8 +99,12 @@ class ReplicaPool:
     brings it back. One that refuses a request for its load comes behind the others until then.
 
     One that does not answer a probe leaves the rotation as well, and the requests that it has not
-    begun go elsewhere. Those that it has may still go on, until it was silent for `stall_s`: then
-    they end with `ReplicaFailed`. A replica that answers its probes may take any time for tokens.
+    begun go elsewhere. While nobody is in rotation, those that were until they fell silent are
+    asked for `late_s` more: a host that is busy for a moment is likelier than one that is lost.
+
+    The requests that a silent replica has begun may still go on, until it was silent for
+    `stall_s`: then they end with `ReplicaFailed`. A replica that answers its probes may take any
+    time for tokens.
 
     Attributes:
         counts: what became of requests.
@@ -109,7 +116,8 @@ class ReplicaPool:
         transport: GenerateTransport,
         *,
         expected: ServingInfo | None = None,
-        probe_interval_s: float = 1.0,
+        probe_interval_s: float = 0.3,
+        late_s: float = LATE_S,
         stall_s: float = 20.0,
         discover: Callable[[str], Awaitable[frozenset[str]]] = urls_behind,
         discovery_interval_s: float = _DISCOVERY_INTERVAL_S,
@@ -117,6 +125,7 @@ class ReplicaPool:
         """
         Args:
             expected: what a replica must serve to be in rotation; see `expect`.
+            late_s: for how long a silent replica is asked all the same, if there is no other.
             stall_s: how long a replica may be silent before its requests are given up.
             discover: finds the replicas behind a URL whose host is a name.
         """
@@ -130,6 +139,7 @@ class ReplicaPool:
         self._transport = transport
         self._expected = expected
         self._probe_interval_s = probe_interval_s
+        self._late_s = late_s
         self._stall_s = stall_s
         self.counts = PoolCounts()
         self._draining = False
@@ -167,6 +177,10 @@ class ReplicaPool:
 
     def has_ready_replica(self) -> bool:
         return any(replica.ready for replica in self._replicas)
+
+    def takes_requests(self) -> bool:
+        """Whether there is a replica to ask, if only one that is late."""
+        return bool(self._candidates())
 
     def unavailable(self, *, retry_after_s: int = 1) -> Unavailable:
         """The error to answer with while no replica takes requests."""
@@ -264,8 +278,12 @@ class ReplicaPool:
                 whole.add(replica)
         raise self.unavailable(retry_after_s=min(retry_after_s, default=1))
 
+    def _candidates(self) -> list[Replica]:
+        in_rotation = [replica for replica in self._replicas if replica.ready]
+        return in_rotation or [replica for replica in self._replicas if replica.late]
+
     def _least_loaded(self, tried: set[Replica]) -> Replica | None:
-        candidates = [r for r in self._replicas if r.ready and r not in tried]
+        candidates = [r for r in self._candidates() if r not in tried]
         # Ties are broken by chance: many render processes choose without knowing of each other.
         return min(candidates, key=lambda r: (r.busy, r.outstanding, random.random()), default=None)
 
@@ -295,6 +313,7 @@ class ReplicaPool:
                 replica.busy = True
             else:
                 replica.reason = f"failed a request: {error}"
+                replica.late = False
             replica.suspect.set()
             if isinstance(error, ReplicaFailed):
                 self._count_lost(replica)
@@ -381,7 +400,8 @@ class ReplicaPool:
         if not replica.silent_s:
             return
         stalled = self._has_stalled(replica)
-        given_up = [e for e in replica.exchanges if stalled or not e.begun]
+        is_asked = replica in self._candidates()
+        given_up = [e for e in replica.exchanges if stalled or not (e.begun or is_asked)]
         if stalled and given_up:
             logger.error(
                 "%s has answered no probe for %g s: the %d requests that it has end",
@@ -396,9 +416,7 @@ class ReplicaPool:
         """Find out why the replica should get no requests; None if it should."""
         begun_at = asyncio.get_running_loop().time()
         try:
-            await self._transport.ready(replica.url)
-            # Each time: behind the same URL there may be another process by now.
-            replica.info = await self._transport.info(replica.url)
+            replica.info = await self._transport.probe(replica.url)
         except NoAnswer as error:
             # No more than what it was given: this process itself may have been late.
             waited_s = asyncio.get_running_loop().time() - begun_at
@@ -421,6 +439,8 @@ class ReplicaPool:
         return f"serves something else: {'; '.join(lines)}" if lines else None
 
     def _conclude(self, replica: Replica, reason: str | None) -> None:
+        was_asked = replica.ready or replica.late
+        replica.late = was_asked and 0 < replica.silent_s < self._late_s
         replica.reason = reason
         replica.busy = False
         if reason is None and replica.info is not None and not self._first.done():

@@ -12,7 +12,7 @@ from render_service import vllm_frontend, vllm_media_connector
 from render_service.app import complete_app
 from render_service.client_keys import client_keys, keys_error
 from render_service.media_rules import media_rules
-from render_service.replicas import ReplicaPool
+from render_service.replicas import LATE_S, ReplicaPool
 from render_service.settings import RenderSettings
 from render_service.tier_credentials import credentials_error, sent_credential, tls_context
 from render_service.transport import GenerateTransport, TransportSettings
@@ -64,8 +64,8 @@ def make_transport(settings: RenderSettings) -> GenerateTransport:
         connect_timeout_s=settings.connect_timeout_s,
         send_timeout_s=settings.send_timeout_s,
         probe_timeout_s=settings.probe_timeout_s,
-        # Twice the time in which a silent replica is found out.
-        continue_timeout_s=2 * (settings.probe_interval_s + settings.probe_timeout_s),
+        # Longer than one that is silent is asked.
+        continue_timeout_s=2 * (settings.probe_interval_s + settings.probe_timeout_s) + LATE_S,
     )
     return GenerateTransport(
         timeouts, ssl_context=tls_context(settings), credential=sent_credential(settings)

@@ -151,13 +151,13 @@ class RenderSettings:
     probe_interval_s: float = setting(
         positive_seconds,
         "Time between two looks at a generate service's readiness.",
-        default=1.0,
+        default=0.3,
     )
     probe_timeout_s: float = setting(
         positive_seconds,
         "How long a generate service may take to answer such a look. One that takes longer gets no "
         "requests until it answers again, and those that it has not begun go elsewhere.",
-        default=1.0,
+        default=0.5,
     )
     replica_stall_s: float = setting(
         positive_seconds,

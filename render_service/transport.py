@@ -55,7 +55,6 @@ from shared_protocol.tensors import Buffer
 logger = logging.getLogger(__name__)
 
 GENERATE_PATH: Final = "/inference/v1/generate"
-READY_PATH: Final = "/ready"
 
 MIN_SERVER_KEEP_ALIVE_S: Final = 60
 """How long a replica must at least keep an idle connection."""
@@ -160,7 +159,7 @@ class TransportSettings:
     connect_timeout_s: float = 3.0
     read_timeout_s: float | None = None
     send_timeout_s: float = 60.0
-    probe_timeout_s: float = 1.0
+    probe_timeout_s: float = 0.5
     continue_timeout_s: float = 5.0
     max_idle_connections: int = 256
     keepalive_expiry_s: float = 15.0
@@ -232,42 +231,31 @@ class GenerateTransport:
         await self._client.aclose()
         await asyncio.gather(*self._background)
 
-    async def ready(self, url: str) -> None:
-        """Ask whether the replica takes requests.
+    async def probe(self, url: str) -> ServingInfo:
+        """Ask whether the replica takes requests, and what it serves.
 
         Raises:
-            NotReady: if it does not say so, with its reason.
+            NoAnswer: if it is silent.
+            NotReady: if it does not say that it takes requests, with its reason.
         """
-        await self._probe(url, READY_PATH)
-
-    async def info(self, url: str) -> ServingInfo:
-        """Ask what the replica serves.
-
-        Raises:
-            NotReady: if there is no answer that says it.
-        """
-        response = await self._probe(url, INFO_PATH)
-        try:
-            return msgspec.json.decode(response.content, type=ServingInfo)
-        except msgspec.DecodeError as error:
-            raise NotReady(f"its {INFO_PATH} is not understood: {error}") from error
-
-    async def _probe(self, url: str, path: str) -> httpx.Response:
-        address, auth = _address(url, path)
+        address, auth = _address(url, INFO_PATH)
         timeout_s = self._settings.probe_timeout_s
         try:
             async with patient_timeout(timeout_s):
                 response = await self._get(address, auth)
         except TimeoutError as error:
-            raise NoAnswer(f"no answer on {path} within {timeout_s:g} s") from error
+            raise NoAnswer(f"no answer on {INFO_PATH} within {timeout_s:g} s") from error
         except httpx.HTTPError as error:
             kind = NoAnswer if _is_silence(error) else NotReady
-            raise kind(f"no answer on {path} ({_describe(error)})") from error
+            raise kind(f"no answer on {INFO_PATH} ({_describe(error)})") from error
         if response.status_code != httpx.codes.OK:
             answer = _parse_error(response.content)
             message = f": {answer.message}" if answer else ""
-            raise NotReady(f"{path} answered {response.status_code}{message}")
-        return response
+            raise NotReady(f"{INFO_PATH} answered {response.status_code}{message}")
+        try:
+            return msgspec.json.decode(response.content, type=ServingInfo)
+        except msgspec.DecodeError as error:
+            raise NotReady(f"its {INFO_PATH} is not understood: {error}") from error
 
     async def _get(self, address: httpx.URL, auth: httpx.Auth | None) -> httpx.Response:
         # A client of its own: a probe asks whether the replica still takes connections, and does

@@ -17,12 +17,8 @@ from tests.failure.faulty_link import FaultyLink
 from tests.pair import GenerateService, RenderService
 from tests.processes import Server, free_port
 
-PROBE_INTERVAL_S: Final = 0.4
-PROBE_TIMEOUT_S: Final = 0.6
 STALL_S: Final = 4.0
 _RENDER_FLAGS: Final = (
-    f"--probe-interval-s={PROBE_INTERVAL_S}",
-    f"--probe-timeout-s={PROBE_TIMEOUT_S}",
     f"--replica-stall-s={STALL_S}",
     "--shutdown-grace-s=60",
 )

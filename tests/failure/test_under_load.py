@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import MODELS
 from tests.failure.engine_metrics import metric
-from tests.failure.fleet import PROBE_INTERVAL_S, PROBE_TIMEOUT_S, STALL_S, Fleet, in_rotation
+from tests.failure.fleet import STALL_S, Fleet, in_rotation
 from tests.failure.streams import Ending, Streams, whole_texts
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.anyio]
@@ -26,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 STREAMS = 32
 LATE = 8
-TOKENS = 250
+TOKENS = 150
 # What the engines of two replicas run at once.
 RUNNING = 16
-NOTICED_WITHIN_S = PROBE_INTERVAL_S + PROBE_TIMEOUT_S
+# A probe's interval and its timeout are 0.8 s together.
+NOTICED_WITHIN_S = 1.0
 SLACK_S = 1.0
 
 

@@ -51,7 +51,7 @@ async def asked(settings: GenerateSettings, context: ssl.SSLContext) -> list[int
     try:
         await until(lambda: server.started)
         async with GenerateTransport(ssl_context=context) as transport:
-            await transport.ready(url)
+            await transport.probe(url)
             body = json.dumps(REQUEST).encode()
             async with transport.stream(url, [body], content_type=JSON_CONTENT_TYPE) as deltas:
                 return [token async for delta in deltas for token in delta.token_ids]

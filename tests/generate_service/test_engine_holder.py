@@ -14,6 +14,7 @@ from generate_service.app import create_app
 from generate_service.engine_holder import EngineHolder
 from generate_service.running_requests import RunningRequests
 from generate_service.settings import GenerateSettings
+from shared_protocol.serving_info import INFO_PATH
 from tests.generate_service.fake_engine import FakeEngine, three_tokens
 from tests.generate_service.fake_service import PATH, REQUEST, until
 
@@ -89,7 +90,7 @@ async def service(max_restarts: int = 0, refusals: int = 0) -> AsyncIterator[Ser
 
 async def test_an_engine_that_does_not_start() -> None:
     async with service(max_restarts=3, refusals=1) as it:
-        for path in ("/ready", "/v1/models", "/inference/v1/info"):
+        for path in ("/ready", "/v1/models", INFO_PATH):
             response = await it.client.get(path)
             assert response.status_code == 503
             assert response.headers["Retry-After"] == str(RETRY_AFTER_S)
@@ -107,6 +108,7 @@ async def test_a_drain_and_an_engine_that_dies() -> None:
         await it.wait_until_ready()
         it.holder.drain()
         assert await it.status("/ready") == 503
+        assert await it.status(INFO_PATH) == 503
         assert await it.status("/v1/models") == 200
         it.starter.engines[0].dead = True
         assert await it.status("/health") == 503

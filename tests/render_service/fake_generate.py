@@ -16,7 +16,7 @@ import uvicorn
 
 from render_service.item_names import ItemNames
 from render_service.outgoing_request import Shipment
-from render_service.transport import GENERATE_PATH, MIN_SERVER_KEEP_ALIVE_S, READY_PATH
+from render_service.transport import GENERATE_PATH, MIN_SERVER_KEEP_ALIVE_S
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, AnswerFrame, TokenDelta
 from shared_protocol.frames import encode_frame
 from shared_protocol.serving_info import INFO_PATH, ServingInfo
@@ -207,9 +207,9 @@ class FakeGenerate:
         behaviour: what it does with requests from now on.
         requests: those that it has received in full.
         disconnects: how many clients have left before the end of their answer.
-        not_ready: what it says on /ready instead of 200.
-        probe_delay_s: how long /ready takes.
-        probes: how often /ready was asked.
+        not_ready: what it answers to probes instead of 200.
+        probe_delay_s: how long the answer to a probe takes.
+        probes: how often it was probed.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -306,19 +306,16 @@ class FakeGenerate:
             self._loop.call_soon_threadsafe(protocol.transport.close)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] == READY_PATH:
-            await self._answer_ready(Exchange(send, self._transport(scope), asyncio.Event()))
-        elif scope["path"] == INFO_PATH:
-            body = self.info if isinstance(self.info, bytes) else msgspec.json.encode(self.info)
-            exchange = Exchange(send, self._transport(scope), asyncio.Event())
-            await answer_bytes(body, "application/json")(exchange)
+        if scope["path"] == INFO_PATH:
+            await self._answer_probe(Exchange(send, self._transport(scope), asyncio.Event()))
         else:
             assert scope["path"] == GENERATE_PATH
             await self._answer_generate(scope, receive, send)
 
-    async def _answer_ready(self, exchange: Exchange) -> None:
+    async def _answer_probe(self, exchange: Exchange) -> None:
         self.probes += 1
-        ready = answer_bytes(b"{}", "application/json")
+        info = self.info if isinstance(self.info, bytes) else msgspec.json.encode(self.info)
+        ready = answer_bytes(info, "application/json")
         behave = ready if self.not_ready is None else refuse(503, self.not_ready)
         await asyncio.sleep(self.probe_delay_s)
         await behave(exchange)

@@ -16,6 +16,7 @@ from typing import Final, Self
 import httpx
 
 from shared_protocol.frames import encode_frame
+from shared_protocol.serving_info import INFO_PATH
 from tests.processes import REPOSITORY, free_port
 from tests.render_service.fake_generate import (
     FIRST,
@@ -72,7 +73,7 @@ class ReplicaProcess:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/ready", trust_env=False).is_success
+            return httpx.get(self.url + INFO_PATH, trust_env=False).is_success
         except httpx.TransportError:
             return False
 

@@ -304,7 +304,7 @@ async def test_a_replica_comes_back_within_a_second(replica: FakeGenerate) -> No
     async with open_pool(replica) as pool:
         replica.not_ready = "The engine is starting"
         await eventually(lambda: not pool.has_ready_replica(), within_s=1.5)
-        assert column(pool, "reason") == ["/ready answered 503: The engine is starting"]
+        assert column(pool, "reason") == ["/inference/v1/info answered 503: The engine is starting"]
         replica.not_ready = None
         await eventually(pool.has_ready_replica, within_s=1.5)
         assert await ask(pool) == [FIRST, LAST]
@@ -390,7 +390,7 @@ async def test_a_change_is_logged_once(
         await eventually(lambda: replica.probes > probes + 3)
     assert [record.getMessage() for record in caplog.records] == [
         f"{replica.url} is in rotation",
-        f"{replica.url} is out of rotation: /ready answered 503: draining",
+        f"{replica.url} is out of rotation: /inference/v1/info answered 503: draining",
     ]
 
 
@@ -402,7 +402,7 @@ async def test_an_unexpected_fault_does_not_end_the_probing(
 
     async with open_pool(replica, probe_interval_s=0.05) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(GenerateTransport, "ready", fail)
+            patch.setattr(GenerateTransport, "probe", fail)
             await eventually(lambda: column(pool, "reason") == ["its probe failed"])
         await eventually(pool.has_ready_replica)
     assert "ZeroDivisionError" in caplog.text
@@ -453,7 +453,9 @@ async def test_waiting_for_the_first_replica(
     pool_open = open_pool(starting, down, expected=None, probe_interval_s=0.05, ready=False)
     async with pool_open as pool:
         waiting = asyncio.create_task(pool.wait_for_first(5))
-        progress = f"{starting.url}: /ready answered 503: The engine is starting; {down}: "
+        progress = (
+            f"{starting.url}: /inference/v1/info answered 503: The engine is starting; {down}: "
+        )
         await eventually(lambda: f"waiting for a generate replica: {progress}" in caplog.text)
         starting.not_ready = None
         assert await waiting == INFO

@@ -32,6 +32,7 @@ REQUEST = PlainRequest(b"a request")
 PROBE_INTERVAL_S = 0.5
 PROBE_TIMEOUT_S = 0.5
 OUT_WITHIN_S = PROBE_INTERVAL_S + PROBE_TIMEOUT_S
+LATE_S = 1.0
 STALL_S = 2.0
 # One more probe may begin just before the time is up.
 GIVEN_UP_WITHIN_S = PROBE_INTERVAL_S + STALL_S + PROBE_TIMEOUT_S
@@ -41,7 +42,7 @@ CONCURRENT = 32
 
 @asynccontextmanager
 async def open_pool(
-    *members: ReplicaProcess | FakeGenerate, stall_s: float = STALL_S
+    *members: ReplicaProcess | FakeGenerate, late_s: float = LATE_S, stall_s: float = STALL_S
 ) -> AsyncIterator[ReplicaPool]:
     settings = TransportSettings(probe_timeout_s=PROBE_TIMEOUT_S)
     async with (
@@ -51,6 +52,7 @@ async def open_pool(
             transport,
             expected=INFO,
             probe_interval_s=PROBE_INTERVAL_S,
+            late_s=late_s,
             stall_s=stall_s,
         ) as pool,
     ):
@@ -111,12 +113,40 @@ async def test_it_leaves_the_rotation_and_comes_back(start_process: StartProcess
             replica.stop()
             await eventually(lambda: not pool.has_ready_replica(), within_s=OUT_WITHIN_S + SLACK_S)
             (row,) = pool.status()["replicas"]
-            assert row["reason"] == "no answer on /ready within 0.5 s"
+            assert row["reason"] == "no answer on /inference/v1/info within 0.5 s"
+            await eventually(lambda: not pool.takes_requests(), within_s=LATE_S + SLACK_S)
             with pytest.raises(Unavailable):
                 async with pool.generate(REQUEST):
                     pass
             replica.go_on()
             await eventually(pool.has_ready_replica, within_s=SLACK_S)
+
+
+async def test_one_that_is_late_answers_what_waits_for_it(start_process: StartProcess) -> None:
+    with start_process("answer") as replica:
+        async with open_pool(replica, late_s=30.0) as pool:
+            replica.stop()
+            await eventually(lambda: not pool.has_ready_replica())
+            async with reading(pool, CONCURRENT) as readers:
+                await asyncio.sleep(OUT_WITHIN_S)
+                assert not any(reader.ended for reader in readers)
+                replica.go_on()
+                await eventually(lambda: all(reader.ended for reader in readers))
+            assert [reader.error for reader in readers] == [None] * CONCURRENT
+
+
+async def test_one_that_is_late_is_asked_only_while_nobody_else_is_in_rotation(
+    start_process: StartProcess, start_replica: Callable[[], FakeGenerate]
+) -> None:
+    with start_process("answer") as stopped:
+        async with open_pool(stopped, late_s=30.0) as pool:
+            stopped.stop()
+            await eventually(lambda: not pool.has_ready_replica())
+            async with reading(pool, 4) as readers:
+                other = pool._add(start_replica().url)
+                await eventually(lambda: all(reader.ended for reader in readers))
+            assert [reader.error for reader in readers] == [None] * 4
+            assert pool._candidates() == [other]
 
 
 @pytest.mark.parametrize("behaviour", ["stream", "prefill"])
@@ -176,7 +206,7 @@ async def test_without_another_one_it_is_unavailable(start_process: StartProcess
             async with reading(pool, 4) as readers:
                 await eventually(
                     lambda: all(reader.ended for reader in readers),
-                    within_s=OUT_WITHIN_S + SLACK_S,
+                    within_s=OUT_WITHIN_S + LATE_S + SLACK_S,
                 )
             assert all(isinstance(reader.error, Unavailable) for reader in readers)
 
@@ -269,5 +299,5 @@ async def test_what_the_network_says_is_silence(
 
     monkeypatch.setattr(GenerateTransport, "_get", get)
     with pytest.raises(NotReady) as caught:
-        await transport.ready("http://10.0.0.1:1")
+        await transport.probe("http://10.0.0.1:1")
     assert type(caught.value) is kind

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
@@ -15,9 +16,10 @@ from render_service.transport import GenerateTransport, NotReady
 from shared_protocol import keys
 from shared_protocol.answer import FRAMES_CONTENT_TYPE
 from shared_protocol.frames import encode_frame
+from shared_protocol.serving_info import INFO_PATH
 from tests.certificates import Authority
 from tests.processes import free_port
-from tests.render_service.fake_generate import FIRST, LAST, NO_AUTHORITIES, FakeGenerate
+from tests.render_service.fake_generate import FIRST, INFO, LAST, NO_AUTHORITIES, FakeGenerate
 from tests.served import served
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +34,7 @@ def settings(**changes: str) -> RenderSettings:
 async def sent_by(given: RenderSettings, replica: FakeGenerate) -> str | None:
     credential = sent_credential(given)
     async with GenerateTransport(ssl_context=NO_AUTHORITIES, credential=credential) as transport:
-        await transport.ready(replica.url)
+        await transport.probe(replica.url)
         async with transport.stream(replica.url, [b"a request"]) as deltas:
             assert [delta async for delta in deltas] == [FIRST, LAST]
     return replica.requests[-1].headers.get("authorization")
@@ -68,12 +70,15 @@ def test_the_credential_is_not_shown() -> None:
     assert "secret" not in repr(settings(generate_api_key="secret"))
 
 
-async def tokens(scope: Scope, receive: Receive, send: Send) -> None:
+async def generate(scope: Scope, receive: Receive, send: Send) -> None:
     while (await receive()).get("more_body"):
         pass
-    headers = [(b"content-type", FRAMES_CONTENT_TYPE.encode())]
+    is_probe = scope["path"] == INFO_PATH
+    body = msgspec.json.encode(INFO) if is_probe else encode_frame(FIRST) + encode_frame(LAST)
+    content_type = "application/json" if is_probe else FRAMES_CONTENT_TYPE
+    headers = [(b"content-type", content_type.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": encode_frame(FIRST) + encode_frame(LAST)})
+    await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager
@@ -82,7 +87,7 @@ async def tls_replica(authority: Authority) -> AsyncIterator[str]:
     server_files = authority.certify("server")
     port = free_port()
     config = uvicorn.Config(
-        tokens,
+        generate,
         port=port,
         lifespan="off",
         log_level="critical",
@@ -102,13 +107,13 @@ async def test_both_sides_show_certificates(tmp_path: Path) -> None:
     shown = {"generate_cert_file": str(client.certificate), "generate_key_file": str(client.key)}
     async with tls_replica(authority) as url:
         async with GenerateTransport(ssl_context=tls_context(settings(**ca, **shown))) as known:
-            await known.ready(url)
+            await known.probe(url)
             async with known.stream(url, [b"x" * 500_000]) as deltas:
                 assert [delta async for delta in deltas] == [FIRST, LAST]
         for given in (ca, shown):
             async with GenerateTransport(ssl_context=tls_context(settings(**given))) as stranger:
-                with pytest.raises(NotReady):
-                    await stranger.ready(url)
+                with pytest.raises(NotReady, match="no answer"):
+                    await stranger.probe(url)
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:

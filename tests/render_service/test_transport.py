@@ -263,7 +263,7 @@ async def test_nothing_is_left_behind(replica: FakeGenerate) -> None:
             for _ in range(5):
                 with anyio.move_on_after(0.02):
                     await asyncio.gather(ask(transport, replica.url), return_exceptions=True)
-        await transport.ready(replica.url)
+        await transport.probe(replica.url)
     await eventually(lambda: replica.connections == 0)
     await eventually(lambda: asyncio.all_tasks() == tasks)
 
@@ -288,7 +288,7 @@ async def test_reset_as_soon_as_it_is_open(
     with pytest.raises(NotAccepted, match="could not connect"):
         await ask(transport, "http://127.0.0.1:9")
     with pytest.raises(NotReady, match="reset as soon as it was open"):
-        await transport.ready("http://127.0.0.1:9")
+        await transport.probe("http://127.0.0.1:9")
 
 
 @contextmanager
@@ -535,23 +535,22 @@ def test_a_connection_must_not_be_kept_as_long_as_the_replica_keeps_it() -> None
 
 
 async def test_a_ready_replica(transport: GenerateTransport, replica: FakeGenerate) -> None:
-    await transport.ready(replica.url)
-    assert await transport.info(replica.url) == INFO
+    assert await transport.probe(replica.url) == INFO
 
 
 async def test_a_member_that_a_later_version_added_is_ignored(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     replica.info = msgspec.json.encode(msgspec.to_builtins(INFO) | {"region": "north"})
-    assert await transport.info(replica.url) == INFO
+    assert await transport.probe(replica.url) == INFO
 
 
 async def test_a_replica_that_says_why_it_is_not_ready(
     transport: GenerateTransport, replica: FakeGenerate
 ) -> None:
     replica.not_ready = "The engine is starting"
-    with pytest.raises(NotReady, match="/ready answered 503: The engine is starting"):
-        await transport.ready(replica.url)
+    with pytest.raises(NotReady, match="/inference/v1/info answered 503: The engine is starting"):
+        await transport.probe(replica.url)
 
 
 @pytest.mark.parametrize("info", [b"<html>", b"{}", b'{"vocab_size": "many"}'])
@@ -560,19 +559,19 @@ async def test_an_info_that_is_none(
 ) -> None:
     replica.info = info
     with pytest.raises(NotReady, match="not understood"):
-        await transport.info(replica.url)
+        await transport.probe(replica.url)
 
 
 async def test_a_probe_of_nobody(transport: GenerateTransport) -> None:
     with pytest.raises(NotReady, match="ConnectError"):
-        await transport.ready(f"http://127.0.0.1:{free_port()}")
+        await transport.probe(f"http://127.0.0.1:{free_port()}")
 
 
 async def test_a_probe_without_an_answer(replica: FakeGenerate) -> None:
     replica.probe_delay_s = 5.0
     async with GenerateTransport(TransportSettings(probe_timeout_s=0.1)) as transport:
         with pytest.raises(NotReady, match=r"within 0\.1 s"):
-            await transport.ready(replica.url)
+            await transport.probe(replica.url)
 
 
 # URLs
@@ -583,7 +582,7 @@ async def test_credentials_of_the_url_are_sent_and_not_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = replica.url.replace("http://", "http://render:se%40cret@")
-    await transport.ready(url)
+    await transport.probe(url)
     await ask(transport, url)
     replica.behaviour = reset_after()
     with pytest.raises(ReplicaFailed):
