@@ -277,17 +277,18 @@ def _taken_ids(in_json: list[int], name: str, taken: _Taken) -> list[int]:
         raise InvalidRequest(f"{name} must be an I32 tensor of one dimension", param=name)
     if in_json:
         raise InvalidRequest(f"{name} is in the JSON and a tensor as well", param=name)
-    token_ids = _int32(ids.data)
+    data = bytes(ids.data)
+    token_ids = _int32(data)
     # The highest byte of each has the sign: to ask each number would take as long as to read them.
-    if not bytes(memoryview(ids.data)[3::4]).isascii():
+    if not data[3::4].isascii():
         lowest = min(token_ids)
         param = f"{name}[{token_ids.index(lowest)}]"
         raise InvalidRequest(f"{param} is {lowest}, ids are not negative", param=param)
     return token_ids
 
 
-def _int32(data: Buffer) -> list[int]:
-    numbers = array("i", bytes(data))
+def _int32(data: bytes) -> list[int]:
+    numbers = array("i", data)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tolist()
