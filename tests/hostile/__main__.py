@@ -21,6 +21,8 @@ ATTACKED = ("gemma3", "gemma4", "smolvlm", "qwen2_vl", "qwen2_5_omni", "llava_on
 _GROWTH_LIMIT = 4096.0
 """Bytes per mutant: most carry pictures, of which one that stays holds many times that."""
 
+_SHOWN = 16
+
 logger = logging.getLogger(__name__)
 
 
@@ -80,6 +82,8 @@ async def _attack(pair: Pair, name: str, seed: int, count: int) -> Attack:
     for process, each in samples.items():
         grown = growth(each)
         logger.info("%s: %s grew by %.0f bytes per mutant", name, process, grown.bytes_per_request)
+        mebibytes = [round(sample.memory / 2**20) for sample in each[:: -(-len(each) // _SHOWN)]]
+        logger.info("%s: %s had %s MiB on the way", name, process, mebibytes)
         if grown.bytes_per_request > _GROWTH_LIMIT:
             seen.failures.append(f"{process} grew by {grown.bytes_per_request:.0f} bytes a mutant")
     return seen

@@ -35,6 +35,9 @@ def test_texts_become_the_same_tokens_in_every_family() -> None:
 
 @pytest.mark.engine
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "duo", ["gemma3", pytest.param("qwen2_vl", marks=pytest.mark.slow)], indirect=True
+)
 async def test_the_answers_are_the_monoliths(duo: Duo, tmp_path: Path) -> None:
     log = tmp_path / "render.log"
     requests = list(chat_requests(20261201, 20, hidden_size=duo.hidden_size))
