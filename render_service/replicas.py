@@ -379,7 +379,7 @@ class ReplicaPool:
     async def _keep_probing(self, replica: Replica) -> None:
         # A replica that refuses requests under load but is ready is probed again after each
         # refusal; this bounds how often.
-        gap_s = self._probe_interval_s / 10
+        gap_s = self._probe_interval_s / 3
         while replica in self._replicas or replica.outstanding:
             replica.suspect.clear()
             reason = await self._probe(replica)
