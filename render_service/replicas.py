@@ -12,11 +12,11 @@ from render_service.agreement import differences
 from render_service.discovery import stands_for_itself, urls_behind
 from render_service.item_names import HeldNames
 from render_service.outgoing_request import Shipment
+from render_service.replica_answer import NotAccepted
 from render_service.transport import (
     Exchange,
     GenerateTransport,
     NoAnswer,
-    NotAccepted,
     NotReady,
     without_userinfo,
 )
