@@ -13,6 +13,7 @@ from vllm.config import ParallelConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.entrypoints.serve.utils.fingerprint import build_system_fingerprint
+from vllm.envs import disable_envs_cache, enable_envs_cache
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.tracing import log_tracing_disabled_warning
@@ -24,7 +25,12 @@ from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutp
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 
-from generate_service import vllm_clean_blocks, vllm_plugin, vllm_processes
+from generate_service import (
+    vllm_clean_blocks,
+    vllm_output_socket,
+    vllm_plugin,
+    vllm_processes,
+)
 from generate_service.admission import ModelLimits
 from generate_service.item_admission import MediaLimits
 from generate_service.vllm_delta import encode_delta
@@ -174,6 +180,7 @@ class Engine:
             RuntimeError: if vLLM has not called `vllm_plugin`, or its KV connector cannot do with
                 zeroed blocks.
         """
+        disable_envs_cache()
         engine_args = AsyncEngineArgs.from_cli_args(args)
         if not vllm_plugin.registered():
             raise RuntimeError("vLLM has not loaded the plug-in tandem_engine: see VLLM_PLUGINS")
@@ -199,7 +206,10 @@ class Engine:
 
     @classmethod
     async def _complete(cls, llm: DeltaLLM, args: Namespace, compare_items: bool) -> "Engine":
+        vllm_output_socket.start_reading(llm.engine_core)
         llm._run_output_handler()
+        # Some are read for each token.
+        enable_envs_cache()
         await llm.reset_mm_cache()
         adapters = [
             Adapter(module.name, number, module.path, module.base_model_name)

@@ -16,7 +16,13 @@ from render_service.replicas import LATE_S, ReplicaPool
 from render_service.settings import RenderSettings
 from render_service.tier_credentials import credentials_error, sent_credential, tls_context
 from render_service.transport import GenerateTransport, TransportSettings
-from render_service.vllm_server import certificates_error, make_server, refreshed_certificates
+from render_service.vllm_decoded_images import DecodedImages
+from render_service.vllm_server import (
+    certificates_error,
+    keep_environment,
+    make_server,
+    refreshed_certificates,
+)
 from shared_protocol.serving_info import ServingInfo
 from shared_protocol.startup import service_log
 from shared_protocol.startup.body_memory import body_memory_error
@@ -54,6 +60,7 @@ async def _serve(settings: RenderSettings, args: Namespace) -> int:
         async with _application(settings, args, pool, replica) as app:
             server = _server(app, settings, args, pool)
             app.state.server = server
+            keep_environment()
             with refreshed_certificates(server, args):
                 await server.serve()
     return 0
@@ -86,7 +93,9 @@ async def _application(
     settings: RenderSettings, args: Namespace, pool: ReplicaPool, replica: ServingInfo
 ) -> AsyncIterator[FastAPI]:
     """Build it for what `replica` serves; what it holds is given back at the end."""
-    media_sessions = vllm_media_connector.install(media_rules(settings))
+    media_sessions = vllm_media_connector.install(
+        media_rules(settings), DecodedImages(settings.decoded_images_bytes)
+    )
     config = vllm_frontend.build_config(args, replica)
     pool.expect(vllm_frontend.own_info(args, config, replica))
     app, engine = await vllm_frontend.build_frontend(args, config, pool, replica, settings.wire)

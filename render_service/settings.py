@@ -223,6 +223,12 @@ class RenderSettings:
         "default is vLLM's and Pillow's (`VLLM_MAX_IMAGE_PIXELS`), 0.5 GB as RGB.",
         default=178_956_970,
     )
+    decoded_images_bytes: int = setting(
+        limit,
+        "Most memory of images that were decoded before, which a chat sends again with each turn. "
+        "The default, 128 MiB, is 32 images of 1024 x 1024. 0 keeps none.",
+        default=128 * 2**20,
+    )
     max_audio_s: int = setting(
         positive_int,
         "Longest sound, in whole seconds. The default, ten minutes, is vLLM's "

@@ -27,6 +27,7 @@ from vllm.multimodal.media.connector import global_thread_pool
 
 from render_service import vllm_media_resampling
 from render_service.media_rules import MediaRules
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_fetch import GuardedConnection, MediaSessions
 from render_service.vllm_media_io import check_no_playlist, guarded
 from render_service.vllm_prompt_embeds import check_finite, load_tensor
@@ -48,6 +49,7 @@ class GuardedConnector(MediaConnector):
         *,
         rules: MediaRules,
         sessions: MediaSessions,
+        images: DecodedImages,
         allowed_local_media_path: str = "",
         allowed_media_domains: list[str] | None = None,
     ) -> None:
@@ -58,11 +60,12 @@ class GuardedConnector(MediaConnector):
             allowed_media_domains=allowed_media_domains,
         )
         self._rules = rules
+        self._images = images
 
     def load_from_url(
         self, url: str, media_io: MediaIO[Any], *, fetch_timeout: int | None = None
     ) -> Any:
-        reader = guarded(media_io, self._rules)
+        reader = guarded(media_io, self._rules, self._images)
         with _answered_by_vllm(reader.kind):
             _check_length(url)
             return super().load_from_url(url, reader, fetch_timeout=fetch_timeout)
@@ -70,7 +73,7 @@ class GuardedConnector(MediaConnector):
     async def load_from_url_async(
         self, url: str, media_io: MediaIO[Any], *, fetch_timeout: int | None = None
     ) -> Any:
-        reader = guarded(media_io, self._rules)
+        reader = guarded(media_io, self._rules, self._images)
         with _answered_by_vllm(reader.kind):
             _check_length(url)
             return await super().load_from_url_async(url, reader, fetch_timeout=fetch_timeout)
@@ -147,8 +150,8 @@ def _answered_by_vllm(kind: str) -> Iterator[None]:
         raise VLLMValidationError("The media's URL is not valid.", parameter=field) from error
 
 
-def install(rules: MediaRules) -> MediaSessions:
-    """Have vLLM get media by `rules` from now on.
+def install(rules: MediaRules, images: DecodedImages) -> MediaSessions:
+    """Have vLLM get media by `rules` from now on; those that are among `images` are not read again.
 
     A connector that ``VLLM_MEDIA_CONNECTOR`` names is left alone: its rules are its own.
 
@@ -156,7 +159,7 @@ def install(rules: MediaRules) -> MediaSessions:
         What has to be closed at the end.
     """
     sessions = MediaSessions(rules.addresses)
-    connector = functools.partial(GuardedConnector, rules=rules, sessions=sessions)
+    connector = functools.partial(GuardedConnector, rules=rules, sessions=sessions, images=images)
     MEDIA_CONNECTOR_REGISTRY.register(VLLMS_OWN)(connector)
     speech_serving.load_audio = load_upload
     vllm_media_resampling.install()

@@ -18,6 +18,7 @@ from vllm.multimodal.video import VideoLoader
 
 from render_service.media_playlists import is_playlist
 from render_service.media_rules import MediaRules
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_resampling import check_sample_rate
 from shared_protocol.errors import InvalidRequest, TandemError
 
@@ -58,7 +59,10 @@ class GuardedMedia(MediaIO[Any]):
         self._check_size(len(data))
         with _reading(self.kind):
             self._check(data)
-            return self._reader.load_bytes(data)
+            return self._load(data)
+
+    def _load(self, data: bytes) -> Any:
+        return self._reader.load_bytes(data)
 
     def load_base64(self, media_type: str, data: str) -> Any:
         self._check_size(len(data) * 3 // 4 - data.count("=", -2))
@@ -83,6 +87,19 @@ class GuardedMedia(MediaIO[Any]):
             raise InvalidRequest(
                 f"The {self.kind} has {size} bytes, more than the {self._max_bytes} allowed.",
             )
+
+
+class GuardedImage(GuardedMedia):
+    """What reads images, each of them once."""
+
+    def __init__(self, reader: ImageMediaIO, images: DecodedImages, rules: MediaRules) -> None:
+        super().__init__(
+            "image", reader, lambda data: _check_image(data, rules), max_bytes=rules.max_bytes
+        )
+        self._images = images
+
+    def _load(self, data: bytes) -> Any:
+        return self._images.load(self._reader, data)
 
 
 class GuardedSound(GuardedMedia):
@@ -110,18 +127,21 @@ def _reading(kind: str) -> Iterator[None]:
         raise VLLMValidationError(f"The {kind} {_BROKEN}") from error
 
 
-def guarded(reader: MediaIO[Any], rules: MediaRules) -> GuardedMedia:
-    """Put checks in front of one of vLLM's three readers of media."""
-    make = functools.partial(GuardedMedia, reader=reader, max_bytes=rules.max_bytes)
+def guarded(reader: MediaIO[Any], rules: MediaRules, images: DecodedImages) -> GuardedMedia:
+    """Put checks in front of one of vLLM's three readers of media.
+
+    Args:
+        images: those that were read before.
+    """
     match reader:
         case ImageMediaIO():
-            return make(kind="image", check=lambda data: _check_image(data, rules))
+            return GuardedImage(reader, images, rules)
         case AudioMediaIO():
             return GuardedSound("audio", reader, check_no_playlist, max_bytes=rules.max_bytes)
         case VideoMediaIO():
             reader.video_loader = _guarded_loader(reader.video_loader.__class__, rules)()
             reader.image_io = _guarded_frames(reader.image_io, rules)
-            return make(kind="video", check=check_no_playlist)
+            return GuardedMedia("video", reader, check_no_playlist, max_bytes=rules.max_bytes)
     raise TypeError(f"{type(reader).__name__} reads media of no known kind")
 
 

@@ -21,6 +21,14 @@ from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import DrainingServer
 
 
+def keep_environment() -> None:
+    """Have vLLM read its environment once more and then never; some of it is read for each token.
+
+    Nothing is to set a variable of vLLM's after this.
+    """
+    envs.enable_envs_cache()
+
+
 def make_server(
     app: FastAPI,
     args: Namespace,

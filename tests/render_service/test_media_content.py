@@ -25,6 +25,7 @@ from vllm.multimodal.media.audio import load_audio
 from render_service import vllm_media_resampling
 from render_service.media_rules import MediaRules, media_rules
 from render_service.settings import RenderSettings
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_connector import VLLMS_OWN, GuardedConnector, install
 from render_service.vllm_media_fetch import MediaSessions
 from tests.models.media import mp4, wav
@@ -36,7 +37,12 @@ RULES = media_rules(RenderSettings(generate_url=("http://generate:1",)))
 
 
 def connector(rules: MediaRules = RULES, **options: Any) -> GuardedConnector:
-    return GuardedConnector(rules=rules, sessions=MediaSessions(rules.addresses), **options)
+    return GuardedConnector(
+        rules=rules,
+        sessions=MediaSessions(rules.addresses),
+        images=DecodedImages(0),
+        **options,
+    )
 
 
 def data_url(data: bytes, media_type: str = "image/png") -> str:
@@ -359,7 +365,7 @@ def test_vllm_makes_the_connector_that_is_installed(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, "100000")
     monkeypatch.setenv("VLLM_MAX_IMAGE_PIXELS", "5")
 
-    install(RULES)
+    install(RULES, DecodedImages(0))
 
     assert (envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB, envs.VLLM_MAX_IMAGE_PIXELS) == (256, 5)
     assert envs.VLLM_MAX_AUDIO_DECODE_DURATION_S == 600

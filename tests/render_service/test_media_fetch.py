@@ -19,6 +19,7 @@ from vllm.exceptions import (
 from render_service.media_addresses import AddressRule, address_rule
 from render_service.media_rules import MediaRules, media_rules
 from render_service.settings import RenderSettings
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_connector import GuardedConnector
 from render_service.vllm_media_fetch import MediaSessions
 from tests.pictures import png
@@ -86,7 +87,12 @@ async def connect() -> AsyncIterator[Connect]:
         resolver = None if names is None else lambda: Names(names)
         rules: MediaRules = replace(RULES, addresses=allowed, **changes)
         opened.append(MediaSessions(allowed, resolver))
-        return GuardedConnector(rules=rules, sessions=opened[-1], allowed_media_domains=domains)
+        return GuardedConnector(
+            rules=rules,
+            sessions=opened[-1],
+            images=DecodedImages(0),
+            allowed_media_domains=domains,
+        )
 
     yield connector
     for sessions in opened:

@@ -16,6 +16,7 @@ from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 from render_service.media_addresses import address_rule
 from render_service.media_rules import media_rules
 from render_service.settings import RenderSettings
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_connector import GuardedConnector
 from render_service.vllm_media_fetch import MediaSessions
 from tests.models.media import mp4
@@ -62,13 +63,14 @@ def urls(server: MediaServer) -> Iterator[tuple[str, str, str]]:
 
 async def test_read_or_refused_as_by_vllm(server: MediaServer) -> None:
     sessions = MediaSessions(RULES.addresses)
-    guarded = GuardedConnector(rules=RULES, sessions=sessions)
+    guarded = GuardedConnector(images=DecodedImages(2**27), rules=RULES, sessions=sessions)
     own = MediaConnector(connection=HTTPConnection())
     read, refused = set(), {}
     for name, kind, url in urls(server):
-        ours, theirs = [await outcome(each, kind, url) for each in (guarded, own)]
+        theirs, ours = [await outcome(each, kind, url) for each in (own, guarded)]
         assert type(ours) is type(theirs), (name, ours, theirs)
         assert np.array_equal(ours, theirs), (name, ours, theirs)
+        assert np.array_equal(await outcome(guarded, kind, url), theirs), f"{name} once more"
         if isinstance(ours, int):
             refused[name] = ours
         else:
@@ -92,7 +94,12 @@ async def test_films_through_every_loader_of_vllm(loader: str) -> None:
     """A guarded loader takes the frames, and says of them, what its original does."""
     film = base64.b64encode(mp4(6, 24, 64, 64)).decode()
     options = {"video": {"video_backend": loader}}
-    guarded = GuardedConnector(options, rules=RULES, sessions=MediaSessions(RULES.addresses))
+    guarded = GuardedConnector(
+        options,
+        rules=RULES,
+        sessions=MediaSessions(RULES.addresses),
+        images=DecodedImages(0),
+    )
     url = f"data:video/mp4;base64,{film}"
     ours, theirs = guarded.fetch_video(url), MediaConnector(options).fetch_video(url)
     assert np.array_equal(ours.media[0], theirs.media[0])

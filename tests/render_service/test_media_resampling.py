@@ -22,6 +22,7 @@ from vllm.multimodal.parse import MultiModalDataParser
 from render_service import vllm_media_resampling
 from render_service.media_rules import media_rules
 from render_service.settings import RenderSettings
+from render_service.vllm_decoded_images import DecodedImages
 from render_service.vllm_media_connector import GuardedConnector, load_upload
 from render_service.vllm_media_fetch import MediaSessions
 from render_service.vllm_media_resampling import (
@@ -189,7 +190,9 @@ def matroska(rate: int) -> bytes:
 
 
 def fetch(data: bytes) -> tuple[Sound, float]:
-    connector = GuardedConnector(rules=RULES, sessions=MediaSessions(RULES.addresses))
+    connector = GuardedConnector(
+        images=DecodedImages(0), rules=RULES, sessions=MediaSessions(RULES.addresses)
+    )
     url = f"data:audio/wav;base64,{base64.b64encode(data).decode()}"
     sound: tuple[Sound, float] = connector.fetch_audio(url)
     return sound
