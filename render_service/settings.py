@@ -226,8 +226,8 @@ class RenderSettings:
     decoded_images_bytes: int = setting(
         limit,
         "Most memory of images that were decoded before, which a chat sends again with each turn. "
-        "The default, 128 MiB, is 32 images of 1024 x 1024. 0 keeps none.",
-        default=128 * 2**20,
+        "The default, 256 MiB, is 64 images of 1024 x 1024. 0 keeps none.",
+        default=256 * 2**20,
     )
     max_audio_s: int = setting(
         positive_int,

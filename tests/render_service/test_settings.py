@@ -75,7 +75,7 @@ def test_defaults() -> None:
             *("TIFF", "WEBP"),
         ),
         "max_image_pixels": 178_956_970,
-        "decoded_images_bytes": 128 * 2**20,
+        "decoded_images_bytes": 256 * 2**20,
         "max_audio_s": 600,
         "max_video_frames": 432_000,
         "shutdown_grace_s": 25.0,

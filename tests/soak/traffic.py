@@ -26,6 +26,7 @@ _GARBAGE: Final = (
     b'{"messages": "' + b"a" * 70_000,
 )
 # Also those for what this model has not: embeddings, transcriptions.
+_TICK_S: Final = 0.5
 _ANSWERS: Final = {200, 400, 404, 413, 422, 501}
 
 
@@ -55,6 +56,7 @@ class Traffic:
         self._chats = _endless(lambda seed: chat_requests(seed, 100, hidden_size=hidden_size), seed)
         self._url = url
         self._whole: dict[str, str] = {}
+        self._stalls = "never stood still"
 
     async def run(self, clients: int, goes_on: Callable[[], bool]) -> None:
         ways: list[Callable[[httpx.AsyncClient], Awaitable[str]]] = [
@@ -68,6 +70,7 @@ class Traffic:
             async with httpx.AsyncClient(
                 base_url=self._url, timeout=120.0, trust_env=False
             ) as session:
+                ended = time.monotonic()
                 while goes_on():
                     way = self._draw.choice(ways)
                     began = time.monotonic()
@@ -75,13 +78,31 @@ class Traffic:
                         status = await way(session)
                     except httpx.TransportError as error:
                         status = type(error).__name__
-                        after_s = time.monotonic() - began
-                        self._fail(status, f"{way.__name__}, {after_s:.3f} s: {_chain(error)}")
+                        self._fail(
+                            status,
+                            f"{way.__name__}, {time.monotonic() - began:.3f} s after it began and "
+                            f"{began - ended:.3f} s after the last, at "
+                            f"{time.strftime('%H:%M:%S')}; {self._stalls}: {_chain(error)}",
+                        )
                     self.outcome.statuses[status] += 1
+                    ended = time.monotonic()
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(clients):
-                group.create_task(client())
+            clock = group.create_task(self._notice_stalls())
+            async with asyncio.TaskGroup() as asking:
+                for _ in range(clients):
+                    asking.create_task(client())
+            clock.cancel()
+
+    async def _notice_stalls(self) -> None:
+        """Keep what to say of moments in which this process stood still: a lost connection may be
+        the doing of the machine."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+            stood_s = time.monotonic() - before - _TICK_S
+            if stood_s > _TICK_S:
+                self._stalls = f"stood still for {stood_s:.1f} s at {time.strftime('%H:%M:%S')}"
 
     def _fail(self, kind: str, what: str) -> None:
         self.outcome.failures.setdefault(kind, what)
