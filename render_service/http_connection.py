@@ -36,11 +36,14 @@ _SOCKET_OPTIONS: Final = [
 
 
 class ConnectFailed(Exception):
-    """There was no connection: nothing has been sent."""
+    """There was no connection: nothing has been sent. Its cause is the system's error, if any."""
 
 
 class ConnectionLost(Exception):
-    """It broke or was closed, was silent for too long, or what came is not HTTP."""
+    """It broke or was closed, was silent for too long, or what came is not HTTP.
+
+    Its cause is the system's error, if there was one.
+    """
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class ResponseHead:
     status: int
     headers: Mapping[str, str]
 
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether nothing else tells the end of the body, as of servers and proxies of HTTP/1.0."""
+        return not {"content-length", "transfer-encoding"} & self.headers.keys()
+
 
 class HttpConnection(asyncio.Protocol):
     """Send a head, then the body once it is asked for, then read the response.
@@ -84,6 +92,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
+        self._cause: Exception | None = None
         self._expecting = False
         self._writable = True
         self._readable = True
@@ -117,8 +126,8 @@ class HttpConnection(asyncio.Protocol):
         try:
             async with patient_timeout(timeout_s):
                 await self._open()
-        except TimeoutError:
-            raise ConnectFailed(f"no connection within {timeout_s:g} s") from None
+        except TimeoutError as error:
+            raise ConnectFailed(f"no connection within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:
             raise ConnectFailed(_describe(error)) from error
 
@@ -228,14 +237,16 @@ class HttpConnection(asyncio.Protocol):
         return self._transport
 
     def _write(self, data: bytes) -> None:
-        if self._lost is not None:
-            raise ConnectionLost(self._lost)
+        self._check()
         self._stream.write(data)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise ConnectionLost(self._lost) from self._cause
 
     async def _something(self, timeout_s: float | None = None) -> None:
         """Wait until something has happened to this connection."""
-        if self._lost is not None:
-            raise ConnectionLost(self._lost)
+        self._check()
         self._waiter = self._loop.create_future()
         try:
             if timeout_s is None:
@@ -252,8 +263,9 @@ class HttpConnection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _lose(self, reason: str) -> None:
-        self._lost = self._lost or reason
+    def _lose(self, reason: str, cause: Exception | None = None) -> None:
+        if self._lost is None:
+            self._lost, self._cause = reason, cause
         self._wake()
 
     # For the event loop.
@@ -270,7 +282,9 @@ class HttpConnection(asyncio.Protocol):
                 connected.setsockopt(*option)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose("closed by the server" if exc is None else _describe(exc))
+        if exc is None and self._head is not None and self._head.ends_with_connection:
+            self._ended = True
+        self._lose("closed by the server" if exc is None else _describe(exc), exc)
         self._transport = None
         self.opened = False
         self.on_lost()

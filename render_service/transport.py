@@ -38,7 +38,13 @@ from render_service.http_connection import (
     ResponseHead,
 )
 from render_service.patience import patient_timeout
-from render_service.replica_answer import Answer, NotAccepted, lost, parse_error, refusal
+from render_service.replica_answer import (
+    Answer,
+    NotAccepted,
+    lost,
+    parse_error,
+    refusal,
+)
 from shared_protocol.answer import FRAMES_CONTENT_TYPE, TokenDelta
 from shared_protocol.binary_codec import BINARY_CONTENT_TYPE
 from shared_protocol.held_items import HELD_ITEMS_HEADER, decode_names
@@ -52,6 +58,9 @@ MIN_SERVER_KEEP_ALIVE_S: Final = 60
 
 PIECE_BYTES: Final = 1 << 18
 """A body of 10 MB in one piece would hold up everything else for as long as it is copied."""
+
+MAX_INFO_BYTES: Final = 1 << 24
+"""Of what a replica says of itself, each of its adapters among it."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -161,31 +170,36 @@ class GenerateTransport:
         timeout_s = self._settings.probe_timeout_s
         try:
             async with patient_timeout(timeout_s):
-                response = await self._get(httpx.URL(url), INFO_PATH)
+                status, content = await self._get(httpx.URL(url), INFO_PATH)
         except TimeoutError as error:
             raise NoAnswer(f"no answer on {INFO_PATH} within {timeout_s:g} s") from error
-        except httpx.HTTPError as error:
-            kind = NoAnswer if _is_silence(error) else NotReady
-            raise kind(f"no answer on {INFO_PATH} ({_describe(error)})") from error
-        if response.status_code != httpx.codes.OK:
-            answer = parse_error(response.content)
+        except (ConnectFailed, ConnectionLost) as error:
+            kind = NoAnswer if _is_silence(error.__cause__) else NotReady
+            raise kind(f"no answer on {INFO_PATH} ({error})") from error
+        if status != httpx.codes.OK:
+            answer = parse_error(content)
             message = f": {answer.message}" if answer else ""
-            raise NotReady(f"{INFO_PATH} answered {response.status_code}{message}")
+            raise NotReady(f"{INFO_PATH} answered {status}{message}")
         try:
-            return msgspec.json.decode(response.content, type=ServingInfo)
+            return msgspec.json.decode(content, type=ServingInfo)
         except msgspec.DecodeError as error:
             raise NotReady(f"its {INFO_PATH} is not understood: {error}") from error
 
-    async def _get(self, url: httpx.URL, path: str) -> httpx.Response:
-        # A client of its own: a probe asks whether the replica still takes connections, and does
-        # not wait for one behind the streams. Neither the machine's proxy nor its .netrc belongs
-        # between the tiers.
-        async with httpx.AsyncClient(
-            verify=self._ssl_context, timeout=None, trust_env=False
-        ) as client:
-            # What a credential is read as, and compared as. By itself httpx takes only ASCII.
-            headers = httpx.Headers(self._authorization(url), encoding="utf-8")
-            return await client.get(_without_userinfo(url, path), headers=headers)
+    async def _get(self, url: httpx.URL, path: str) -> tuple[int, bytes]:
+        # On a connection of its own: a probe asks whether the replica still takes them.
+        connection = HttpConnection(self._origin(url))
+        try:
+            await connection.open(self._settings.connect_timeout_s)
+            connection.send_head(
+                _request_head("GET", _without_userinfo(url, path), self._authorization(url))
+            )
+            head = await connection.head()
+            body = bytearray()
+            while len(body) <= MAX_INFO_BYTES and (chunk := await connection.read()):
+                body += chunk
+            return head.status, bytes(body)
+        finally:
+            connection.abort()
 
     def _authorization(self, url: httpx.URL) -> dict[str, str]:
         if url.userinfo:
@@ -253,6 +267,7 @@ class GenerateTransport:
         self, exchange: Exchange, url: httpx.URL, body: Sequence[Buffer], headers: dict[str, str]
     ) -> ResponseHead:
         head = _request_head(
+            "POST",
             _without_userinfo(url, GENERATE_PATH),
             {
                 "Accept": FRAMES_CONTENT_TYPE,
@@ -303,12 +318,12 @@ def _pieces(body: Sequence[Buffer]) -> Iterator[bytes]:
             yield bytes(view[start : start + PIECE_BYTES])
 
 
-def _request_head(url: httpx.URL, headers: Mapping[str, str]) -> bytes:
+def _request_head(method: str, url: httpx.URL, headers: Mapping[str, str]) -> bytes:
     """
     Raises:
         ValueError: if a header's value would be more than one line.
     """
-    lines = [b"POST %b HTTP/1.1" % url.raw_path, b"Host: %b" % url.netloc]
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), url.raw_path), b"Host: %b" % url.netloc]
     for name, value in headers.items():
         if not value.isprintable():
             raise ValueError(f"the header {name} is not one line of text")
@@ -321,20 +336,11 @@ _SILENT_ERRNOS: Final = frozenset(
 )
 
 
-def _is_silence(error: httpx.HTTPError) -> bool:
+def _is_silence(cause: BaseException | None) -> bool:
     """Whether it is the network that reports the error, in place of a replica's host."""
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(cause, TimeoutError):
         return True
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _SILENT_ERRNOS:
-            return True
-        cause = cause.__cause__
-    return False
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    return isinstance(cause, OSError) and cause.errno in _SILENT_ERRNOS
 
 
 def without_userinfo(url: str) -> str:

@@ -198,7 +198,7 @@ async def test_everybody_is_down() -> None:
         with pytest.raises(Unavailable) as caught:
             await ask(pool)
         assert caught.value.headers() == {"Retry-After": "1"}
-        await eventually(lambda: all("ConnectError" in r for r in column(pool, "reason")))
+        await eventually(lambda: all("ConnectionRefusedError" in r for r in column(pool, "reason")))
         assert not pool.status()["ready"]
 
 
@@ -464,7 +464,8 @@ async def test_waiting_for_the_first_replica(
 async def test_waiting_for_the_first_replica_ends() -> None:
     url = nobody()
     async with open_pool(url, expected=None, ready=False) as pool:
-        with pytest.raises(TimeoutError, match=f"no generate replica .* {url}: .*ConnectError"):
+        refused = f"no generate replica .* {url}: .*ConnectionRefusedError"
+        with pytest.raises(TimeoutError, match=refused):
             await pool.wait_for_first(0.2)
 
 
@@ -527,7 +528,7 @@ async def test_credentials_are_not_shown(
         with pytest.raises(ReplicaFailed):
             await ask(pool)
         replica.kill()
-        await eventually(lambda: "ConnectError" in str(pool.status()))
+        await eventually(lambda: "ConnectionRefusedError" in str(pool.status()))
         assert column(pool, "url") == [replica.url]
         assert "secret" not in str(pool.status())
     assert "secret" not in caplog.text

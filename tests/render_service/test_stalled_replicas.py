@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from render_service.replicas import ReplicaPool
@@ -294,10 +293,10 @@ async def test_a_removed_replica_is_watched_until_its_requests_are_done(
 async def test_what_the_network_says_is_silence(
     transport: GenerateTransport, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[NotReady]
 ) -> None:
-    async def get(*_: object) -> httpx.Response:
-        raise httpx.ConnectError("no way") from OSError(number, "no way")
+    async def connect(*_: object, **__: object) -> object:
+        raise OSError(number, "no way")
 
-    monkeypatch.setattr(GenerateTransport, "_get", get)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
     with pytest.raises(NotReady) as caught:
         await transport.probe("http://10.0.0.1:1")
     assert type(caught.value) is kind

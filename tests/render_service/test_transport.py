@@ -488,6 +488,25 @@ async def test_a_silence_beyond_the_limit(replica: FakeGenerate) -> None:
     await eventually(lambda: replica.disconnects == 1)
 
 
+async def test_an_answer_that_ends_with_its_connection(transport: GenerateTransport) -> None:
+    """As of a proxy of HTTP/1.0."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + msgspec.json.encode(INFO))
+        else:
+            error = msgspec.json.encode(InvalidRequest("no", param="token_ids").body())
+            writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n" + error)
+        await writer.drain()
+
+    async with raw_replica(behave) as url:
+        assert await transport.probe(url) == INFO
+        with pytest.raises(InvalidRequest, match="no"):
+            await ask(transport, url)
+        assert len(transport._connections) == 0
+
+
 # A connection that idled
 
 
@@ -595,7 +614,7 @@ async def test_an_info_that_is_none(
 
 
 async def test_a_probe_of_nobody(transport: GenerateTransport) -> None:
-    with pytest.raises(NotReady, match="ConnectError"):
+    with pytest.raises(NotReady, match="ConnectionRefusedError"):
         await transport.probe(f"http://127.0.0.1:{free_port()}")
 
 
