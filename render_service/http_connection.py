@@ -276,10 +276,12 @@ class HttpConnection(asyncio.Protocol):
         if self._lost is not None:
             self._transport.abort()
             return
-        # Of one that was reset as soon as it was open, uvloop has no socket any more.
+        # Of one that was reset as soon as it was open, uvloop has no socket any more, and the
+        # system takes no option.
         if (connected := transport.get_extra_info("socket")) is not None:
-            for option in _SOCKET_OPTIONS:
-                connected.setsockopt(*option)
+            with suppress(OSError):
+                for option in _SOCKET_OPTIONS:
+                    connected.setsockopt(*option)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None and self._head is not None and self._head.ends_with_connection:

@@ -445,10 +445,15 @@ class ReplicaPool:
         replica.busy = False
         if reason is None and replica.info is not None and not self._first.done():
             self._first.set_result(replica.info)
-        if reason == replica.probed_reason:
+        known, replica.probed_reason = replica.probed_reason, reason
+        if _kind(reason) == _kind(known):
             return
-        replica.probed_reason = reason
         if reason is None:
             logger.info("%s is in rotation", replica.name)
         else:
             logger.warning("%s is out of rotation: %s", replica.name, reason)
+
+
+def _kind(reason: str | None) -> str | None:
+    """What is worth a line of the log: how a connection failed differs from one to the next."""
+    return reason and reason.partition(" (")[0]

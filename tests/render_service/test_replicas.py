@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from render_service import replicas
 from render_service.agreement import differences
 from render_service.replicas import PoolCounts, ReplicaPool
-from render_service.transport import GenerateTransport
+from render_service.transport import GenerateTransport, NotReady
 from shared_protocol.answer import TokenDelta
 from shared_protocol.errors import (
     InternalError,
@@ -21,7 +22,7 @@ from shared_protocol.errors import (
     TandemError,
     Unavailable,
 )
-from shared_protocol.serving_info import ServingInfo
+from shared_protocol.serving_info import INFO_PATH, ServingInfo
 from tests.processes import free_port
 from tests.render_service.fake_generate import (
     FIRST,
@@ -298,6 +299,26 @@ async def test_nothing_is_left_behind(start_replica: StartReplica) -> None:
 
 
 # Into and out of rotation
+
+
+async def test_one_that_fails_in_turns_takes_one_line_of_the_log(
+    replica: FakeGenerate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one behind a proxy: refused, reset or closed by chance, three times a second."""
+    caplog.set_level(logging.WARNING, logger=replicas.__name__)
+    async with open_pool(replica, probe_interval_s=0.01) as pool:
+        ways = itertools.cycle(("ReadError", "ConnectionRefusedError", "closed by the server"))
+        probes = 0
+
+        async def probe(*_: object) -> Any:
+            nonlocal probes
+            probes += 1
+            raise NotReady(f"no answer on {INFO_PATH} ({next(ways)})")
+
+        monkeypatch.setattr(GenerateTransport, "probe", probe)
+        await eventually(lambda: probes > 6)
+        assert in_rotation(pool) == [False]
+    assert len(caplog.records) == 1
 
 
 async def test_a_replica_comes_back_within_a_second(replica: FakeGenerate) -> None:
