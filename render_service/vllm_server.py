@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +20,14 @@ from vllm.entrypoints.launchers.utils.ssl import SSLCertRefresher
 from shared_protocol.startup.bounded_http import BoundedH11, BoundedHttpTools
 from shared_protocol.startup.connection_limits import ConnectionLimits
 from shared_protocol.startup.server import DrainingServer
+
+KEEP_ALIVE_S: Final = 75
+"""How long an idle connection is kept, unless ``VLLM_HTTP_TIMEOUT_KEEP_ALIVE`` says otherwise.
+
+vLLM's own 5 s are those after which httpx, and so OpenAI's client, lets a connection go: where both
+ends do it at one time, a request that is under way is lost. The time also begins when an answer has
+been written, and a slow client has not read it yet.
+"""
 
 
 def keep_environment() -> None:
@@ -48,7 +57,7 @@ def make_server(
         port=args.port,
         log_level=args.uvicorn_log_level,
         access_log=not args.disable_uvicorn_access_log,
-        timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+        timeout_keep_alive=_keep_alive_s(),
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
         ssl_ca_certs=args.ssl_ca_certs,
@@ -59,6 +68,13 @@ def make_server(
     )
     config.load()
     return DrainingServer(config, on_drain=on_drain, grace_s=grace_s, on_grace_over=on_grace_over)
+
+
+def _keep_alive_s() -> int:
+    if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" in os.environ:
+        named: int = envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE
+        return named
+    return KEEP_ALIVE_S
 
 
 def certificates_error(args: Namespace) -> str | None:

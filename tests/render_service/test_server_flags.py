@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,25 @@ def test_certificates_that_cannot_be_used(flags: list[str], expected: str) -> No
 def test_certificates_that_can(tls_flags: list[str]) -> None:
     assert certificates_error(parsed()) is None
     assert certificates_error(parsed(*tls_flags, "--enable-ssl-refresh")) is None
+
+
+@pytest.mark.parametrize("seconds", [None, "1"])
+def test_a_connection_is_kept_for_longer_than_by_clients(
+    seconds: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """httpx, and so OpenAI's client, keeps one for 5 s; and a slow client begins later."""
+    if seconds is not None:
+        monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", seconds)
+    request = b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"
+    with serving() as port, socket.create_connection(("127.0.0.1", port), timeout=5.0) as client:
+        client.sendall(request)
+        time.sleep(2.0 if seconds else 6.0)
+        assert client.recv(10_000).endswith(b'"hello"')
+        if seconds is None:
+            client.sendall(request)
+            assert client.recv(10_000).endswith(b'"hello"')
+        else:
+            assert client.recv(10_000) == b""
 
 
 def test_the_size_of_a_head_is_limited() -> None:
